@@ -1,0 +1,83 @@
+# Needs Python 3.11 or newer, Java 17 or newer, make, and PyPI. Everything lands in .venv.
+# Choose another interpreter with: make setup PYTHON=python3.12
+
+PYTHON ?= python3
+JOBS ?= 2
+# The interpreter that the lock is resolved on: the oldest supported one (see `lock`).
+LOCK_PYTHON ?= python3.11
+
+# Not a variable to override: pre-commit and .ci/run name the same folder.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# These start JVMs or measure memory: side by side they would disturb each other.
+SERIAL := spark or recovery or cluster or memory
+
+# Spark starts its Python workers with plain `python3` unless told otherwise, and that one knows
+# nothing of the packages in the virtual environment.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format fuzz bench lock clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Install Dovetail and its tools into .venv
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo "setup: there is no '$(PYTHON)' here. Install Python 3.11 or newer," \
+		     "or name one: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "setup: Dovetail needs Python 3.11 or newer, but '$(PYTHON)' is" \
+		     "$$("$(PYTHON)" -V 2>&1). Name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@# Before the downloads, so that a missing Java is not the last thing one learns.
+	@"$(PYTHON)" -I src/dovetail/cli/doctor.py
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
+		-c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+demo: setup ## Join two made-up streams on local Spark, live
+	$(BIN)/dovetail demo
+
+test: setup lint ## Lint, types and all tests
+	$(BIN)/pytest tests -n $(JOBS) -m "not ($(SERIAL))"
+	$(BIN)/pytest tests -m "$(SERIAL)"
+
+lint: setup ## Check style, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+fuzz: setup ## Run the property tests on many more generated cases
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest tests/property -n $(JOBS) --timeout=7200
+
+bench: setup ## Compare with Spark's own stream-stream join
+	$(BIN)/dovetail bench run spark-two-way
+
+# Newer Pythons can install what the oldest one resolves to, but not the other way round.
+lock: ## Resolve constraints.txt anew (needs Python 3.11)
+	@"$(LOCK_PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+		echo "lock: needs Python 3.11, the oldest supported version; name one:" \
+		     "make lock LOCK_PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@set -eu; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	"$(LOCK_PYTHON)" -m venv "$$scratch"; \
+	"$$scratch/bin/python" -m pip install --quiet -e '.[dev,bench]'; \
+	{ sed -n '/^#/p' constraints.txt; \
+	  "$$scratch/bin/python" -m pip freeze --exclude-editable; } > "$$scratch/constraints.txt"; \
+	cp "$$scratch/constraints.txt" constraints.txt
+	@echo "lock: $$(grep -c == constraints.txt) versions written to constraints.txt"
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf spark-warehouse metastore_db derby.log
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

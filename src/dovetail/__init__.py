@@ -1,0 +1,19 @@
+"""Dovetail: bounded-memory stream joins for Apache Spark.
+
+    joined = dovetail.join(left, right, on="key", memory="64MB", state="checkpoints/join")
+
+A map of the package, top to bottom; imports point downwards only:
+- `api` the public calls · `cli` the command
+- `spark` the runtime on Spark: plan, step, state, clock, metrics
+- `specs` checked arguments
+- `twoway` the join algorithms, one a file
+- `kernel` operator protocol, keys, index, memory budget, blocks on disk; numpy and pyarrow only
+- `errors` what can go wrong, and what to do
+- `bench`, `testing` benchmarks; oracles and generators for tests
+"""
+
+from dovetail.api import join, progress
+from dovetail.errors import DovetailError
+
+__version__ = "0.1.0"
+__all__ = ["DovetailError", "__version__", "join", "progress"]

@@ -1,0 +1,67 @@
+"""The public calls: arguments in, DataFrames out.
+
+The functions here only name the arguments; `specs` checks them and `spark` plans them. Spark is
+imported when it is first needed, so that `import dovetail` is quick and works without Java.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.specs import JoinOptions, On, Within
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from dovetail.spark.metrics import Progress
+
+
+def join(
+    left: "DataFrame",
+    right: "DataFrame",
+    on: On,
+    *,
+    within: Within = None,
+    how: str = "inner",
+    memory: str | int | None = None,
+    state: str | Path | None = None,
+    algorithm: str = "auto",
+    partitions: int | None = None,
+    slice_ms: int = 250,
+    name: str = "join",
+) -> "DataFrame":
+    """Join two streams, or two batch DataFrames, inside a memory budget.
+
+    The result holds every pair of rows that Spark's own inner join of the same rows holds, each
+    exactly once, across crashes and restarts. It is an ordinary DataFrame: write it anywhere.
+
+    on: a column name, a list of names, or pairs `("left_column", "right_column")`. A name used on
+        both sides appears once in the output.
+    within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. A
+        timedelta for dates and timestamps; a bare number means days or seconds.
+    memory: the join's whole budget over all partitions, `"64MB"` or bytes; None is unbounded.
+    state: the directory of the join's state, beside the query's checkpoint and reachable from
+        every executor. Default: `<spark.sql.streaming.checkpointLocation>/dovetail/<name>`. A
+        batch join keeps none.
+    algorithm: `"auto"`, `"xjoin"` (spills to disk) or `"shj"` (all in memory).
+    partitions: how many hash partitions; default: the session's parallelism. Fixed for the life of
+        a state directory.
+    slice_ms: how long a silent stream's deferred work may keep new rows waiting, to begin with.
+    name: tells joins of one session apart in the default `state`.
+
+    >>> joined = dovetail.join(orders, payments, on="order_id", memory="64MB", state="ckpt/join")
+    >>> joined.writeStream.option("checkpointLocation", "ckpt/query").toTable("paid_orders")
+    """
+    from dovetail.spark.plan import plan_join
+
+    options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
+    return plan_join(left, right, options, name)
+
+
+def progress(state: str | Path) -> "Progress":
+    """What a join has done so far, from its state directory; needs no running query.
+
+    >>> print(dovetail.progress("ckpt/join"))
+    """
+    from dovetail.spark.metrics import progress as read_progress
+
+    return read_progress(state)

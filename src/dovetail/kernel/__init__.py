@@ -1,0 +1,5 @@
+"""The engine-independent core: numpy and pyarrow, no Spark.
+
+`protocol` the shape of every operator · `keys` join columns to 64-bit codes · `runs` the one
+index · `memory` the budget · `blocks` sorted blocks on disk · `matching` pairs to output batches.
+"""

@@ -1,0 +1,123 @@
+"""The memory budget of one operator.
+
+Every byte an operator keeps is reserved here *before* it is allocated, under the name of the
+component that keeps it. What is counted: Arrow buffers of rows, code and timestamp arrays, the
+block catalogue, the input batch, and one fixed reservation for working memory (sorting, merging,
+probing, output batches). What is not counted: the interpreter, imported libraries, and allocator
+slack; `FIXED_OVERHEAD_BYTES` states the room these take, and a test holds the process to it.
+"""
+
+from dataclasses import dataclass, field
+
+from dovetail.errors import MemoryBudgetError
+
+#: What the process may grow by beyond the budget: allocator slack and code loaded on first use.
+FIXED_OVERHEAD_BYTES = 24 << 20
+
+
+@dataclass
+class Budget:
+    """A number of bytes shared by named components. `None` means unbounded."""
+
+    total_bytes: int | None
+    used_bytes: int = 0
+    peak_bytes: int = 0
+    components: dict[str, int] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+
+    def try_reserve(self, component: str, nbytes: int) -> bool:
+        """Take `nbytes` (>= 0) for a component, or refuse and change nothing."""
+        if self.total_bytes is not None and self.used_bytes + nbytes > self.total_bytes:
+            return False
+        self.used_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        held = self.components.get(component, 0) + nbytes
+        self.components[component] = held
+        self.peaks[component] = max(self.peaks.get(component, 0), held)
+        return True
+
+    def reserve(self, component: str, nbytes: int) -> None:
+        """Like `try_reserve`, but a refusal is a `MemoryBudgetError`."""
+        if not self.try_reserve(component, nbytes):
+            raise MemoryBudgetError(
+                f"{component} needs {format_bytes(nbytes)}, but {format_bytes(self.used_bytes)} of "
+                f"the budget of {format_bytes(self.total_bytes or 0)} (this partition's share) are "
+                f"taken; at least {format_bytes(self.used_bytes + nbytes)} a partition would do. "
+                "Raise memory=, or make the input batches smaller "
+                "(spark.sql.execution.arrow.maxRecordsPerBatch)."
+            )
+
+    def release(self, component: str, nbytes: int) -> None:
+        """Give back what was reserved. Giving back more than is held is a programming error."""
+        held = self.components.get(component, 0) - nbytes
+        if held < 0 or nbytes < 0:
+            raise AssertionError(f"{component} releases {nbytes} bytes more than it holds")
+        self.components[component] = held
+        self.used_bytes -= nbytes
+
+    def reset_peaks(self) -> None:
+        """Count the peaks from here on."""
+        self.peak_bytes = self.used_bytes
+        self.peaks = dict(self.components)
+
+
+class Reservation:
+    """One component's share of a budget, resized as the component grows and shrinks."""
+
+    def __init__(self, budget: Budget, component: str) -> None:
+        self._budget = budget
+        self.component = component
+        self.nbytes = 0
+
+    def try_grow(self, nbytes: int) -> bool:
+        if not self._budget.try_reserve(self.component, nbytes):
+            return False
+        self.nbytes += nbytes
+        return True
+
+    def grow(self, nbytes: int) -> None:
+        self._budget.reserve(self.component, nbytes)
+        self.nbytes += nbytes
+
+    def shrink(self, nbytes: int) -> None:
+        self._budget.release(self.component, nbytes)
+        self.nbytes -= nbytes
+
+    def resize(self, nbytes: int) -> None:
+        """Hold exactly `nbytes` from now on."""
+        if nbytes > self.nbytes:
+            self.grow(nbytes - self.nbytes)
+        else:
+            self.shrink(self.nbytes - nbytes)
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from `"64MB"`, `"1.5 GiB"` or a plain number. A bad text is a `ValueError`."""
+    if isinstance(text, bool) or not isinstance(text, (int, str)):
+        raise ValueError(f"not a size: {text!r}; write for example '64MB' or '1GiB'")
+    if isinstance(text, int):
+        return text
+    stripped = text.strip()
+    number = stripped.rstrip("BbKkMmGgTtIi ").strip()
+    unit = stripped[len(number) :].strip().upper()
+    try:
+        value = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        raise ValueError(f"not a size: {text!r}; write for example '64MB' or '1GiB'") from None
+    if not 0 <= value < float(1 << 62):
+        raise ValueError(f"size out of range: {text!r}")
+    return int(value)
+
+
+def format_bytes(nbytes: int) -> str:
+    """A size as people read it: `1.5 MB`."""
+    value = float(nbytes)
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(value) < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

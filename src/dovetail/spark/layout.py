@@ -1,0 +1,131 @@
+"""Both inputs in one row format.
+
+Spark ships the two inputs and the clock through one shuffle, so their rows need one schema: a tag,
+then *slots*. Columns of the same type share a slot, so that a row carries few nulls for the other
+side's columns. Behind the shuffle the tag also tells the partition, which a task cannot know
+otherwise once its stage has been coalesced or united with another.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DoubleType, FloatType, IntegerType, StructType
+
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES
+
+TAG = "__dovetail_tag"
+CLOCK = 2  #: the tag of a tick; the sides are 0 and 1
+_TAG_BITS = 2
+
+
+@dataclass(frozen=True)
+class UnionLayout:
+    """Which slot each column of each side travels in."""
+
+    slots: tuple[tuple[int, ...], tuple[int, ...]]
+    slot_types: tuple[DataType, ...]
+
+    def tagged(self, frame: DataFrame, side: int) -> DataFrame:
+        """A side's rows in the common format, columns without a value as nulls."""
+        by_slot = dict(zip(self.slots[side], frame.columns, strict=True))
+        columns = [F.lit(side).cast(IntegerType()).alias(TAG)]
+        for slot, type_ in enumerate(self.slot_types):
+            name = by_slot.get(slot)
+            value = F.lit(None).cast(type_) if name is None else frame[f"`{name}`"]
+            columns.append(value.alias(_slot_name(slot)))
+        return frame.select(columns)
+
+    def ticks(self, clock: DataFrame) -> DataFrame:
+        """The clock's rows (one integer each: the partition to wake) in the common format."""
+        columns = [(F.shiftleft("partition", _TAG_BITS) + CLOCK).cast(IntegerType()).alias(TAG)]
+        for slot, type_ in enumerate(self.slot_types):
+            columns.append(F.lit(None).cast(type_).alias(_slot_name(slot)))
+        return clock.select(columns)
+
+    def key_columns(self, keys: tuple[list[int], list[int]]) -> list[tuple[Column, Column]]:
+        """For each key, the slot it travels in on the left and on the right."""
+        return [
+            (self._slot(LEFT, left), self._slot(RIGHT, right))
+            for left, right in zip(*keys, strict=True)
+        ]
+
+    def _slot(self, side: int, column: int) -> Column:
+        return F.col(_slot_name(self.slots[side][column]))
+
+    def split(
+        self, batch: pa.RecordBatch, schemas: tuple[pa.Schema, pa.Schema]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """A side's rows out of a shuffled batch; ticks carry none."""
+        tags = np.asarray(batch.column(0)) & ((1 << _TAG_BITS) - 1)
+        for side in SIDES:
+            mine = tags == side
+            count = int(np.count_nonzero(mine))
+            if not count:
+                continue
+            columns = [batch.column(1 + slot) for slot in self.slots[side]]
+            if count < len(tags):
+                chosen = pa.array(np.flatnonzero(mine))
+                columns = [column.take(chosen) for column in columns]
+            yield side, pa.RecordBatch.from_arrays(
+                [
+                    column if column.type == field.type else column.cast(field.type)
+                    for column, field in zip(columns, schemas[side], strict=True)
+                ],
+                schema=schemas[side],
+            )
+
+
+def union_layout(left: StructType, right: StructType) -> UnionLayout:
+    """Give every column a slot, sharing slots between the sides by type."""
+    slot_types: list[DataType] = []
+    slots: list[tuple[int, ...]] = []
+    for schema in (left, right):
+        free: dict[str, list[int]] = {}
+        for slot, type_ in enumerate(slot_types):
+            free.setdefault(type_.json(), []).append(slot)
+        mine = []
+        for field in schema:
+            candidates = free.get(field.dataType.json(), [])
+            if candidates:
+                mine.append(candidates.pop(0))
+            else:
+                slot_types.append(field.dataType)
+                mine.append(len(slot_types) - 1)
+        slots.append(tuple(mine))
+    return UnionLayout((slots[LEFT], slots[RIGHT]), tuple(slot_types))
+
+
+def partition_of(keys: list[Column], types: list[DataType], partitions: int) -> Column:
+    """The hash partition of a key, equal for keys that Spark calls equal."""
+    normal = []
+    for column, type_ in zip(keys, types, strict=True):
+        if isinstance(type_, (FloatType, DoubleType)):
+            zero = F.lit(0.0).cast(type_)
+            nan = F.lit(float("nan")).cast(type_)
+            column = F.when(F.isnan(column), nan).otherwise(column + zero)
+        normal.append(column)
+    return F.pmod(F.hash(*normal), F.lit(partitions)).cast(IntegerType())
+
+
+def mark_partition(shuffled: DataFrame) -> DataFrame:
+    """Put the partition number into the tag, behind the shuffle."""
+    tag = F.shiftleft(F.spark_partition_id(), _TAG_BITS) + F.col(TAG).bitwiseAND((1 << _TAG_BITS) - 1)
+    return shuffled.withColumn(TAG, tag.cast(IntegerType()))
+
+
+def woken_partition(tag: Column) -> Column:
+    """The partition that a tick is for."""
+    return F.shiftright(tag, _TAG_BITS)
+
+
+def partition_in(batch: pa.RecordBatch) -> int:
+    """The partition that a shuffled, non-empty batch belongs to."""
+    return int(batch.column(0)[0].as_py()) >> _TAG_BITS
+
+
+def _slot_name(slot: int) -> str:
+    return f"c{slot}"

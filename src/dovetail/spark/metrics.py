@@ -1,0 +1,179 @@
+"""Records of what every step did, and the view of them that people and tools read.
+
+A step appends one line of JSON to its partition's `metrics.jsonl`. Totals are not added up from
+these lines: they are part of each manifest, and so as exact as the results are.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dovetail.kernel.memory import Budget, format_bytes
+from dovetail.kernel.protocol import Counters
+from dovetail.spark.state import IDENTITY, PartitionState, read_identity, read_manifest
+from dovetail.specs import state_path
+
+FILE = "metrics.jsonl"
+_MAX_BYTES = 1 << 20
+
+
+def empty_totals() -> dict[str, Any]:
+    return {
+        "rows_in": [0, 0],
+        "rows_out": {},
+        "rows_unmatched_key": 0,
+        "flushed_rows": 0,
+        "flushed_bytes": 0,
+        "bytes_read": 0,
+        "steps": 0,
+        "seconds": 0.0,
+        "memory_peak": {},
+    }
+
+
+def add_step(
+    totals: dict[str, Any], counters: Counters, budget: Budget, seconds: float
+) -> dict[str, Any]:
+    """The totals after a step; the ones before are left as they were."""
+    rows_out = dict(totals["rows_out"])
+    for phase, rows in counters.rows_out.items():
+        rows_out[phase] = rows_out.get(phase, 0) + rows
+    peaks = dict(totals["memory_peak"])
+    for component, nbytes in {**budget.peaks, "total": budget.peak_bytes}.items():
+        peaks[component] = max(peaks.get(component, 0), nbytes)
+    return {
+        "rows_in": [a + b for a, b in zip(totals["rows_in"], counters.rows_in, strict=True)],
+        "rows_out": rows_out,
+        "rows_unmatched_key": totals["rows_unmatched_key"] + counters.rows_unmatched_key,
+        "flushed_rows": totals["flushed_rows"] + counters.flushed_rows,
+        "flushed_bytes": totals["flushed_bytes"] + counters.flushed_bytes,
+        "bytes_read": totals["bytes_read"] + counters.bytes_read,
+        "steps": totals["steps"] + 1,
+        "seconds": totals["seconds"] + seconds,
+        "memory_peak": peaks,
+    }
+
+
+def append_record(directory: Path, record: dict[str, Any]) -> None:
+    """Add a line; failing to is no reason to fail the step."""
+    path = directory / FILE
+    with contextlib.suppress(OSError):
+        if path.exists() and path.stat().st_size > _MAX_BYTES:
+            path.replace(directory / f"{FILE}.1")
+        with path.open("a") as handle:
+            handle.write(json.dumps({"time": time.time(), **record}) + "\n")
+
+
+@dataclass(frozen=True)
+class PartitionProgress:
+    """One partition as of its newest version."""
+
+    partition: int
+    version: int
+    pending_rows: int
+    phase: str
+    totals: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A join as of its newest committed versions; `dovetail.progress(state)` makes one."""
+
+    state: Path
+    identity: dict[str, Any]
+    budget_bytes: int | None
+    partitions: list[PartitionProgress] = field(default_factory=list)
+
+    @property
+    def version(self) -> int:
+        """The newest batch that any partition has committed; -1 before the first."""
+        return max((part.version for part in self.partitions), default=-1)
+
+    @property
+    def rows_in(self) -> tuple[int, int]:
+        """Rows taken in from the left and the right, those with a null key left out."""
+        left, right = (sum(p.totals["rows_in"][side] for p in self.partitions) for side in (0, 1))
+        return left, right
+
+    @property
+    def rows_out(self) -> dict[str, int]:
+        """Results by the phase that produced them."""
+        out: dict[str, int] = {}
+        for part in self.partitions:
+            for phase, rows in part.totals["rows_out"].items():
+                out[phase] = out.get(phase, 0) + rows
+        return out
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows on disk that have not met all of the other side yet; 0 when nothing is left."""
+        return sum(part.pending_rows for part in self.partitions)
+
+    @property
+    def spilled_bytes(self) -> int:
+        return sum(int(part.totals["flushed_bytes"]) for part in self.partitions)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """The largest use of each component, summed over the partitions."""
+        out: dict[str, int] = {}
+        for part in self.partitions:
+            for component, nbytes in part.totals["memory_peak"].items():
+                out[component] = out.get(component, 0) + nbytes
+        return out
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The recent steps of all partitions, oldest first."""
+        lines: list[dict[str, Any]] = []
+        for part in self.partitions:
+            path = PartitionState(self.state, part.partition).directory / FILE
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                lines += [json.loads(line) for line in path.read_text().splitlines()]
+        yield from sorted(lines, key=lambda record: float(record["time"]))
+
+    def __str__(self) -> str:
+        left, right = self.rows_in
+        out = ", ".join(f"{rows:,} {phase}" for phase, rows in sorted(self.rows_out.items()))
+        limit = "unbounded" if self.budget_bytes is None else format_bytes(self.budget_bytes)
+        return (
+            f"{self.identity['algorithm']} after batch {self.version}: {left:,} + {right:,} rows in, "
+            f"{sum(self.rows_out.values()):,} out ({out or 'none'}), {self.pending_rows:,} rows "
+            f"pending, {format_bytes(self.memory.get('total', 0))} of {limit} used at most, "
+            f"{format_bytes(self.spilled_bytes)} spilled"
+        )
+
+
+def progress(state: str | Path) -> Progress:
+    """What a join has done so far, from its state directory; needs no running query.
+
+    A directory that is not there or not Dovetail's is a `StateMissingError`.
+    """
+    root = state_path(state)
+    identity = read_identity(root)
+    partitions = []
+    budget: int | None = None
+    for number in range(int(identity["partitions"])):
+        part = PartitionState(root, number)
+        versions = part.versions()
+        while versions:
+            try:
+                manifest = read_manifest(part._path(versions[-1]))
+            except FileNotFoundError:  # a step has just replaced it
+                versions = part.versions()
+                continue
+            budget = manifest.header["budget_bytes"]
+            header = manifest.header
+            partitions.append(
+                PartitionProgress(
+                    number, manifest.version, header["pending"], header["phase"], manifest.totals
+                )
+            )
+            break
+    return Progress(root, identity, budget, partitions)
+
+
+__all__ = ["IDENTITY", "PartitionProgress", "Progress", "progress"]

@@ -1,0 +1,148 @@
+"""DataFrames in, a DataFrame out.
+
+    left  -> tag ┐
+    right -> tag ├ union -> repartition by key -> step -> the user's sink
+    clock -> tag ┘
+
+A streaming plan has the clock; a batch plan has not. If one input streams and the other does not,
+the static one cannot be united with it: that is a job for `enrich`, and the error says so.
+"""
+
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructType
+
+from dovetail.errors import ArgumentError, KeyTypeError
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
+from dovetail.spark.clock import NAME, Clock
+from dovetail.spark.layout import (
+    TAG,
+    UnionLayout,
+    mark_partition,
+    partition_of,
+    union_layout,
+    woken_partition,
+)
+from dovetail.spark.state import IDENTITY, compare_identity, read_identity
+from dovetail.spark.step import batch_step, streaming_step
+from dovetail.specs import JoinOptions, JoinSpec, join_spec
+
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+
+
+def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str) -> DataFrame:
+    """The joined DataFrame; every argument is checked before anything is built."""
+    spec = resolve_join(left, right, options, name)
+    layout = union_layout(left.schema, right.schema)
+    frames = [
+        layout.tagged(_with_keys(frame, keys), side)
+        for side, (frame, keys) in enumerate(
+            [(left, spec.twoway.left_keys), (right, spec.twoway.right_keys)]
+        )
+    ]
+    if left.isStreaming:
+        frames.append(layout.ticks(_clock(left.sparkSession, spec)))
+    united = reduce(DataFrame.unionAll, frames)
+    shuffled = united.repartitionById(spec.partitions, _target(spec, layout, left.schema))
+    if left.isStreaming:
+        shuffled = mark_partition(shuffled)
+        cores = left.sparkSession.sparkContext.defaultParallelism
+        # with more workers than partitions, forgotten operators would add up beyond the budget
+        step = streaming_step(spec, layout, keep_operator=spec.partitions >= cores)
+    else:
+        step = batch_step(spec, layout)
+    return shuffled.mapInArrow(step, _output_schema(spec, left.schema, right.schema))
+
+
+def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str) -> JoinSpec:
+    """The checked spec of a join, and a check of the state directory if there is one already."""
+    if left.isStreaming != right.isStreaming:
+        static = SIDE_NAMES[RIGHT if left.isStreaming else LEFT]
+        raise ArgumentError(
+            f"one input streams and the {static} one does not: join takes two streams or two "
+            "batch DataFrames. Read both with readStream, or both with read."
+        )
+    session = left.sparkSession
+    if left.isStreaming and options.state is None:
+        options = _with_default_state(session, options, name)
+    schemas = [_arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)]
+    spec = join_spec(schemas[LEFT], schemas[RIGHT], options, session.sparkContext.defaultParallelism)
+    for side, frame, keys in zip(
+        SIDE_NAMES, (left, right), (spec.twoway.left_keys, spec.twoway.right_keys), strict=True
+    ):
+        _check_collations(side, frame.schema, keys)
+    if left.isStreaming and spec.state is not None and (spec.state / IDENTITY).exists():
+        compare_identity(spec.state, read_identity(spec.state), spec.identity())
+    return spec
+
+
+def _with_default_state(session: SparkSession, options: JoinOptions, name: str) -> JoinOptions:
+    checkpoints = session.conf.get(_CHECKPOINTS, None)
+    if not checkpoints:
+        raise ArgumentError(
+            "state= is needed: a directory for the join's state, beside the query's checkpoint and "
+            f"reachable from every executor. (Or set {_CHECKPOINTS}, and it goes below that.)"
+        )
+    separator = "" if checkpoints.endswith("/") else "/"
+    state: str | Path = f"{checkpoints}{separator}dovetail/{name}"
+    return JoinOptions(**{**options.__dict__, "state": state})
+
+
+def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
+    try:
+        return to_arrow_schema(frame.schema, timezone="UTC")
+    except PySparkException as error:
+        raise ArgumentError(
+            f"the {side} input has a column that cannot go through Arrow: {error}. Leave it out "
+            "with select(), or cast it."
+        ) from error
+
+
+def _check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:
+    for name in keys:
+        type_ = schema[name].dataType
+        if isinstance(type_, StringType) and type_.collation != "UTF8_BINARY":
+            raise KeyTypeError(
+                f"the {side} join column {name!r} has the collation {type_.collation}; join "
+                "compares strings byte by byte. Cast it to plain STRING (lower-cased, if need be)."
+            )
+
+
+def _with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Rows without a null in a key: the others match nothing and need not travel."""
+    return frame.where(reduce(lambda a, b: a & b, (frame[f"`{k}`"].isNotNull() for k in keys)))
+
+
+def _clock(session: SparkSession, spec: JoinSpec) -> DataFrame:
+    session.dataSource.register(Clock)
+    return session.readStream.format(NAME).option("state", str(spec.state)).load()
+
+
+def _target(spec: JoinSpec, layout: UnionLayout, left: StructType) -> Column:
+    """The partition of a row: by its key, or for a tick the one that it wakes."""
+    keys = layout.key_columns(spec.twoway.key_columns)
+    types = [left[name].dataType for name in spec.twoway.left_keys]
+    by_side = [
+        partition_of([pair[side] for pair in keys], types, spec.partitions)
+        for side in (LEFT, RIGHT)
+    ]
+    tag = F.col(TAG)
+    woken = woken_partition(tag)
+    return F.when(tag == LEFT, by_side[LEFT]).when(tag == RIGHT, by_side[RIGHT]).otherwise(woken)
+
+
+def _output_schema(spec: JoinSpec, left: StructType, right: StructType) -> StructType:
+    """The Spark types of the output, nested metadata and all, from the inputs' own schemas."""
+    names = set(spec.twoway.layout.schema.names[len(left.fields) :])
+    fields = [*left.fields, *(field for field in right.fields if field.name in names)]
+    keys = {*spec.twoway.left_keys, *spec.twoway.right_keys}
+    schema = StructType()
+    for field in fields:
+        schema.add(field.name, field.dataType, nullable=field.nullable and field.name not in keys)
+    return schema

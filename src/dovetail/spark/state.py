@@ -1,0 +1,343 @@
+"""Versioned state: what makes a join on Spark exactly once.
+
+    state/
+      identity.json          whose state this is; written once
+      p00000/                one directory for each partition
+        v000000000007        the manifest of version 7: written once, never changed
+        b7-<attempt>-*.arrows   blocks that version 7 added
+        b7-<attempt>-out.arrows the outbox: version 7's results
+        latest               the number of the newest version, as a cross-check
+        metrics.jsonl        a record of each step
+
+Versions are numbered by Spark's batch id. A step of batch N starts from the newest version below
+N, and works in files of its own. Committing is one hard link: the manifest appears whole or not
+at all, and the first attempt to link it wins. Only then do the results leave, out of the winner's
+outbox. So whatever an attempt did before it lost, died or was killed, every attempt of batch N
+that emits anything emits the same rows, and the state after N is the state that goes with them.
+That holds for a replay after a crash, for two attempts at once, and for a sink that has committed
+batch N although Spark has not: replaying N sends the outbox again, and computes nothing.
+
+A partition that gets no row in a batch makes no version. Version N-1 (and its outbox) is deleted
+when a later version has been committed and the next step begins.
+"""
+
+import contextlib
+import json
+import os
+import re
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.errors import (
+    StateCorruptError,
+    StateMismatchError,
+    StateMissingError,
+    StorageError,
+)
+from dovetail.kernel.blocks import BLOCK, storage_problem
+from dovetail.kernel.protocol import Snapshot
+from dovetail.spark.faults import fault_point
+
+FORMAT = 1
+IDENTITY = "identity.json"
+_VERSION = re.compile(r"v(\d{12})")
+_SEGMENT = re.compile(r"b(\d+)-")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One committed version of a partition."""
+
+    version: int
+    header: dict[str, Any]
+    snapshot: Snapshot
+
+    @property
+    def token(self) -> str:
+        """Names the attempt that committed this version."""
+        return cast("str", self.header["attempt"])
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.header["totals"])
+
+
+class PartitionState:
+    """The versions of one partition."""
+
+    def __init__(self, root: Path, partition: int) -> None:
+        self.root = root
+        self.partition = partition
+        self.directory = root / f"p{partition:05d}"
+
+    def versions(self) -> list[int]:
+        """The committed versions, oldest first."""
+        return sorted(int(m[1]) for m in map(_VERSION.fullmatch, self._names()) if m)
+
+    def committed(self, version: int) -> Manifest | None:
+        path = self._path(version)
+        return read_manifest(path) if path.exists() else None
+
+    def parent_of(self, version: int) -> Manifest | None:
+        """The version that a step of batch `version` starts from; None for the first step."""
+        earlier = [number for number in self.versions() if number < version]
+        newest = self._latest()
+        if newest is not None and newest < version and newest not in earlier:
+            raise StateMissingError(
+                f"{self._path(newest)} is gone: the state of partition {self.partition} after "
+                f"batch {newest} is needed for batch {version}. Restore it from a backup, or start "
+                "over with a new state directory and a new checkpoint."
+            )
+        return read_manifest(self._path(earlier[-1])) if earlier else None
+
+    def begin(self, version: int, parent: Manifest | None) -> str:
+        """Prepare an attempt: make room, and return the stem of the names of its files."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_problem(error, self.directory, "create") from error
+        if parent is not None:
+            self._collect_garbage(parent)
+        return f"b{version}-{uuid.uuid4().hex[:12]}"
+
+    def commit(
+        self, version: int, attempt: str, header: dict[str, Any], snapshot: Snapshot
+    ) -> Manifest:
+        """Make a version durable, or yield to the attempt that was first. Returns the winner."""
+        path = self._path(version)
+        temporary = self.directory / f"{attempt}.tmp"
+        header = {**header, "attempt": attempt, "format": FORMAT}
+        try:
+            fault_point("before-manifest")
+            _write_durably(temporary, _pack(header, snapshot))
+            fault_point("before-link")
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+            fault_point("after-link")
+            _sync_directory(self.directory)
+            temporary.unlink()
+            self._remember_latest(version, attempt)
+        except OSError as error:
+            raise storage_problem(error, path, "commit a version to") from error
+        fault_point("after-commit")
+        return read_manifest(path)
+
+    def _path(self, version: int) -> Path:
+        return self.directory / f"v{version:012d}"
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+
+    def _latest(self) -> int | None:
+        try:
+            return int((self.directory / "latest").read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise StateCorruptError(
+                f"{self.directory / 'latest'} does not hold a version number; if the versions "
+                "beside it (v000...) are intact, write the highest of their numbers into it"
+            ) from None
+
+    def _remember_latest(self, version: int, attempt: str) -> None:
+        newest = self._latest()
+        if newest is None or newest < version:
+            temporary = self.directory / f"{attempt}.latest.tmp"
+            temporary.write_text(str(version))
+            temporary.replace(self.directory / "latest")
+
+    def _collect_garbage(self, parent: Manifest) -> None:
+        """Delete what neither the parent version nor a step that may be running can need."""
+        needed = set(parent.header["files"])
+        for name in self._names():
+            segment, version = _SEGMENT.match(name), _VERSION.fullmatch(name)
+            old_segment = segment and int(segment[1]) <= parent.version and name not in needed
+            if old_segment or (version and int(version[1]) < parent.version):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.directory / name).unlink()
+
+
+class Outbox:
+    """The results of one step, on disk until the step is committed."""
+
+    def __init__(self, directory: Path, attempt: str, schema: pa.Schema) -> None:
+        self.name = f"{attempt}-out.arrows"
+        self._path = directory / self.name
+        self._schema = schema
+        self._handle: Any = None
+        self.batches: list[tuple[int, int, int]] = []  # offset, length, checksum
+        self.rows = 0
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        message = batch.serialize()
+        try:
+            if self._handle is None:
+                self._handle = self._path.open("xb")
+                self._handle.write(self._schema.serialize())
+            offset = self._handle.tell()
+            self._handle.write(message)
+        except OSError as error:
+            raise storage_problem(error, self._path, "write results to") from error
+        self.batches.append((offset, message.size, zlib.crc32(message)))
+        self.rows += batch.num_rows
+
+    def seal(self) -> dict[str, Any]:
+        """Make the results durable; returns what a manifest says of them."""
+        if self._handle is not None:
+            try:
+                self._handle.flush()
+                os.fsync(self._handle.fileno())
+            except OSError as error:
+                raise storage_problem(error, self._path, "write results to") from error
+            self.close()
+        return {"name": self.name, "batches": self.batches, "rows": self.rows}
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+
+def replay(
+    directory: Path, outbox: dict[str, Any], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The results of a committed step."""
+    if not outbox["batches"]:
+        return
+    path = directory / outbox["name"]
+    try:
+        with path.open("rb") as handle:
+            for offset, length, checksum in outbox["batches"]:
+                handle.seek(offset)
+                data = handle.read(length)
+                if len(data) != length or zlib.crc32(data) != checksum:
+                    raise StateCorruptError(
+                        f"the results in {path} are damaged at byte {offset}. Restore the file "
+                        "from a backup, or start over with a new state directory and checkpoint."
+                    )
+                yield pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+    except FileNotFoundError as error:
+        raise StateMissingError(
+            f"{path} is gone, but its batch is being replayed; restore it from a backup, or start "
+            "over with a new state directory and a new checkpoint"
+        ) from error
+
+
+def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
+    """Make sure that the state directory is this query's; the first step of all claims it."""
+    path = root / IDENTITY
+    if not path.exists():
+        if batch > 0 and not any(root.glob("p*/v*")):
+            raise StateMissingError(
+                f"the state directory {root} is missing or empty, but the query's checkpoint is at "
+                f"batch {batch}. Put the state back where it was, or start over with a new "
+                "checkpoint."
+            )
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            temporary = root / f"{uuid.uuid4().hex}.tmp"
+            claim = {"format": FORMAT, "query": query, **identity}
+            _write_durably(temporary, json.dumps(claim, indent=1).encode())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+            temporary.unlink()
+        except OSError as error:
+            raise storage_problem(error, root, "write to") from error
+    known = read_identity(root)
+    compare_identity(root, known, identity)
+    if known["query"] != query:
+        raise StateMismatchError(
+            f"the state directory {root} belongs to another query ({known['query']}, this one is "
+            f"{query}). Give this query a state= of its own; or, if its checkpoint was deleted to "
+            "start over, delete the state directory too."
+        )
+
+
+def read_identity(root: Path) -> dict[str, Any]:
+    path = root / IDENTITY
+    try:
+        return cast("dict[str, Any]", json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise StateMissingError(
+            f"{root} is not a Dovetail state directory: it has no {IDENTITY}. Check the path."
+        ) from None
+    except ValueError:
+        raise StateCorruptError(f"{path} is damaged: it is not JSON. Restore it.") from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+
+
+def compare_identity(root: Path, known: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Refuse a state directory whose join was set up differently."""
+    if known.get("format") != FORMAT:
+        raise StateMismatchError(
+            f"{root} was written in format {known.get('format')}, this version reads {FORMAT}"
+        )
+    for name, value in identity.items():
+        if known.get(name) != value:
+            raise StateMismatchError(
+                f"the state directory {root} was made with {name}={known.get(name)!r}, but now "
+                f"{name}={value!r} is asked for. Go back to the old setting, or start over with a "
+                "new state directory and a new checkpoint."
+            )
+
+
+def read_manifest(path: Path) -> Manifest:
+    header_bytes, blocks_bytes = _unpack(path)
+    header = json.loads(header_bytes)
+    blocks: NDArray[np.void] = np.frombuffer(blocks_bytes, dtype=BLOCK)
+    return Manifest(int(path.name[1:]), header, Snapshot(header["operator"], blocks))
+
+
+def _pack(header: dict[str, Any], snapshot: Snapshot) -> bytes:
+    head = json.dumps({**header, "operator": snapshot.meta}).encode()
+    body = snapshot.blocks.tobytes()
+    prefix = f"dovetail {FORMAT} {len(head)} {len(body)} {zlib.crc32(head + body)}\n".encode()
+    return prefix + head + body
+
+
+def _unpack(path: Path) -> tuple[bytes, bytes]:
+    try:
+        data = path.read_bytes()
+        prefix, _, rest = data.partition(b"\n")
+        _, _, head_size, body_size, checksum = prefix.split(b" ")
+        head, body = rest[: int(head_size)], rest[int(head_size) :]
+        if len(body) != int(body_size) or zlib.crc32(rest) != int(checksum):
+            raise ValueError("checksum")
+    except ValueError:
+        raise StateCorruptError(
+            f"the manifest {path} is damaged. Restore it from a backup, or start over with a new "
+            "state directory and a new checkpoint."
+        ) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+    return head, body
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("xb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+__all__ = ["Manifest", "Outbox", "PartitionState", "StorageError", "claim", "replay"]

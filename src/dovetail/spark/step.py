@@ -1,0 +1,273 @@
+"""What one task does: a partition's part of a micro-batch.
+
+    load version M < N -> push the rows -> deferred work, if no row came -> snapshot
+      -> results to the outbox -> commit version N -> emit the outbox
+
+The order is what makes it exactly once; `state` says why. A task that finds version N committed
+emits that version's outbox and does nothing else.
+
+Time. While rows come, a step only joins them. A step that was woken by a tick and got no row works
+on what was deferred for a slice of time, which doubles with every silent step up to
+`MAX_SLICE_MS`: new rows wait no longer than a slice, and a long silence is used well. An input
+that is silent counts as ended until its next row, so Cleanup runs too.
+
+A worker keeps the operator it used last, and takes it up again if the version it needs next is the
+very one that this operator committed. It never keeps more than one.
+"""
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from dovetail.errors import DovetailError
+from dovetail.kernel.blocks import BlockStore
+from dovetail.kernel.memory import Budget
+from dovetail.kernel.protocol import SIDES, Context, Counters, Snapshot, Status
+from dovetail.spark.faults import fault_point
+from dovetail.spark.layout import UnionLayout, partition_in
+from dovetail.spark.metrics import add_step, append_record, empty_totals
+from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
+from dovetail.specs import JoinSpec
+from dovetail.twoway import TwoWayJoin, make
+
+MAX_SLICE_MS = 2000
+_FUEL = 1 << 16  # rows between two looks at the clock
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass
+class Cached:
+    """The operator that this worker used last, and the version that it stands at."""
+
+    directory: Path
+    token: str
+    operator: TwoWayJoin
+
+
+_cached: Cached | None = None
+
+
+def streaming_step(
+    spec: JoinSpec, layout: UnionLayout, *, keep_operator: bool
+) -> Callable[[Batches], Batches]:
+    """The function that Spark maps over the partitions of every micro-batch."""
+
+    def step(batches: Batches) -> Batches:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        batch_id, query_id = _batch_and_query()
+        task = StreamingTask(spec, layout, partition_in(first), batch_id, keep_operator)
+        yield from task.run(itertools.chain([first], batches), query_id)
+
+    return step
+
+
+def batch_step(spec: JoinSpec, layout: UnionLayout) -> Callable[[Batches], Batches]:
+    """The function that Spark maps over the partitions of a batch join."""
+
+    def step(batches: Batches) -> Batches:
+        local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        directory = Path(tempfile.mkdtemp(prefix="dovetail-", dir=local))
+        try:
+            operator = _operator(spec, directory, "batch", None)
+            for batch in batches:
+                for side, rows in layout.split(batch, spec.twoway.schemas):
+                    yield from operator.push(side, rows)
+            for side in SIDES:
+                operator.finish(side)
+            while operator.status() is not Status.DONE:
+                yield from operator.poll(_FUEL)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    return step
+
+
+class StreamingTask:
+    """One partition in one micro-batch."""
+
+    def __init__(
+        self, spec: JoinSpec, layout: UnionLayout, partition: int, batch_id: int, keep: bool
+    ) -> None:
+        assert spec.state is not None
+        self.spec = spec
+        self.layout = layout
+        self.batch_id = batch_id
+        self.keep_operator = keep
+        self.state = PartitionState(spec.state, partition)
+        self.output_schema = spec.twoway.layout.schema
+
+    def run(self, batches: Batches, query_id: str) -> Batches:
+        claim(self.state.root, self.spec.identity(), query_id, self.batch_id)
+        winner = self.state.committed(self.batch_id)
+        if winner is None:
+            winner = self._compute(batches)
+        for _ in batches:  # Spark wants its input read to the end
+            pass
+        for number, out in enumerate(
+            replay(self.state.directory, winner.header["outbox"], self.output_schema)
+        ):
+            yield out
+            if number == 0:
+                fault_point("mid-emit")
+        fault_point("after-emit")
+
+    def _compute(self, batches: Batches) -> Manifest:
+        started = time.perf_counter()
+        fault_point("before-load")
+        parent = self.state.parent_of(self.batch_id)
+        attempt = self.state.begin(self.batch_id, parent)
+        operator, was_cached = self._load(parent, attempt)
+        fault_point("after-load")
+        outbox = Outbox(self.state.directory, attempt, self.output_schema)
+        try:
+            rows = self._push(operator, batches, outbox)
+            fault_point("after-push")
+            silent = 0 if rows else (parent.header["silent"] if parent else 0) + 1
+            if silent:
+                self._defer(operator, silent, outbox)
+            fault_point("after-poll")
+            snapshot, files = _durable_snapshot(operator)
+            fault_point("after-snapshot")
+            sealed = outbox.seal()
+            fault_point("after-outbox")
+        finally:
+            outbox.close()
+        context = operator.ctx
+        totals = add_step(
+            parent.totals if parent else empty_totals(),
+            context.counters,
+            context.budget,
+            seconds := time.perf_counter() - started,
+        )
+        phase = "arriving" if rows else ("idle" if not operator.pending() else "deferred")
+        header = {
+            "files": files,
+            "outbox": sealed,
+            "pending": operator.pending(),
+            "phase": phase,
+            "silent": silent,
+            "totals": totals,
+            "budget_bytes": self.spec.memory_bytes,
+        }
+        winner = self.state.commit(self.batch_id, attempt, header, snapshot)
+        if winner.token == attempt:
+            self._record(operator, header, seconds, was_cached)
+            # an operator that has outlived most of its files is better read anew
+            if self.keep_operator and len(context.store.files) <= 4 * len(files) + 64:
+                _keep(Cached(self.state.directory, attempt, operator))
+        return winner
+
+    def _load(self, parent: Manifest | None, attempt: str) -> tuple[TwoWayJoin, bool]:
+        cached = _take_cached()
+        if (
+            cached is not None
+            and parent is not None
+            and (cached.directory, cached.token) == (self.state.directory, parent.token)
+        ):
+            operator = cached.operator
+            operator.ctx.counters = Counters()
+            operator.ctx.store.begin(attempt, operator.ctx.counters)
+            operator.ctx.budget.reset_peaks()
+            return operator, True
+        del cached  # before the next one takes its memory
+        return _operator(self.spec, self.state.directory, attempt, parent), False
+
+    def _push(self, operator: TwoWayJoin, batches: Batches, outbox: Outbox) -> int:
+        count = 0
+        for batch in batches:
+            for side, rows in self.layout.split(batch, self.spec.twoway.schemas):
+                count += rows.num_rows
+                for out in operator.push(side, rows):
+                    outbox.put(out)
+        return count
+
+    def _defer(self, operator: TwoWayJoin, silent: int, outbox: Outbox) -> None:
+        slice_ms = min(self.spec.slice_ms << min(silent - 1, 16), MAX_SLICE_MS)
+        deadline = time.monotonic() + slice_ms / 1000
+        while time.monotonic() < deadline:
+            for out in operator.poll(_FUEL):
+                outbox.put(out)
+            if operator.status() is Status.IDLE:
+                for side in SIDES:
+                    operator.finish(side)
+            if operator.status() is Status.DONE:
+                return
+
+    def _record(
+        self, operator: TwoWayJoin, header: dict[str, Any], seconds: float, was_cached: bool
+    ) -> None:
+        counters, budget = operator.ctx.counters, operator.ctx.budget
+        append_record(
+            self.state.directory,
+            {
+                "batch": self.batch_id,
+                "partition": self.state.partition,
+                "phase": header["phase"],
+                "rows_in": counters.rows_in,
+                "rows_out": counters.rows_out,
+                "memory": {**budget.components, "total": budget.used_bytes},
+                "memory_peak": budget.peak_bytes,
+                "budget": budget.total_bytes,
+                "flushed_bytes": counters.flushed_bytes,
+                "bytes_read": counters.bytes_read,
+                "pending": header["pending"],
+                "seconds": round(seconds, 4),
+                "cached": was_cached,
+            },
+        )
+
+
+def _operator(
+    spec: JoinSpec, directory: Path, stem: str, parent: Manifest | None
+) -> TwoWayJoin:
+    files = tuple(parent.header["files"]) if parent else ()
+    store = BlockStore(directory, spec.twoway.schemas, stem, files)
+    context = Context(Budget(spec.partition_bytes), store)
+    return make(spec.algorithm, spec.twoway, context, parent.snapshot if parent else None)
+
+
+def _durable_snapshot(operator: TwoWayJoin) -> tuple[Snapshot, list[str]]:
+    """A snapshot whose blocks are on stable storage, and the names of the files they are in."""
+    snapshot = operator.snapshot()
+    store = operator.ctx.store
+    store.sync()
+    used, numbers = np.unique(snapshot.blocks["file"], return_inverse=True)
+    blocks = snapshot.blocks.copy()
+    blocks["file"] = numbers
+    return Snapshot(snapshot.meta, blocks), [store.files[int(index)] for index in used]
+
+
+def _batch_and_query() -> tuple[int, str]:
+    task = TaskContext.get()
+    batch_id = task.getLocalProperty("streaming.sql.batchId") if task else None
+    query_id = task.getLocalProperty("sql.streaming.queryId") if task else None
+    if batch_id is None or query_id is None:
+        raise DovetailError(
+            "this plan was made for a streaming query but runs outside one: Spark gave the task no "
+            "batch id. Start it with writeStream."
+        )
+    return int(batch_id), query_id
+
+
+def _take_cached() -> Cached | None:
+    global _cached  # noqa: PLW0603  the worker process is the cache's lifetime
+    taken, _cached = _cached, None
+    return taken
+
+
+def _keep(cached: Cached) -> None:
+    global _cached  # noqa: PLW0603
+    _cached = cached

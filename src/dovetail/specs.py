@@ -1,0 +1,230 @@
+"""What a call asks for, checked: arguments in, frozen specs out.
+
+Every complaint about arguments is made here, before anything is planned or written. Column names
+follow Spark's default: letter case does not tell two columns apart.
+"""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+
+from dovetail.errors import (
+    ArgumentError,
+    BandKeyError,
+    ColumnClashError,
+    KeyTypeError,
+    MemoryBudgetError,
+    UnknownColumnError,
+)
+from dovetail.kernel.keys import KeyCodec, band_width
+from dovetail.kernel.memory import format_bytes, parse_bytes
+from dovetail.kernel.protocol import SIDE_NAMES
+from dovetail.twoway import TwoWaySpec, choose
+from dovetail.twoway.base import MIN_BUDGET_BYTES
+
+On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
+Within = int | float | Decimal | dt.timedelta | None
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """A checked two-way join, ready to be planned."""
+
+    twoway: TwoWaySpec
+    algorithm: str
+    memory_bytes: int | None  #: over all partitions; None is unbounded
+    partitions: int
+    state: Path | None  #: None for a batch join, which keeps nothing
+    slice_ms: int = 250
+
+    @property
+    def partition_bytes(self) -> int | None:
+        """One partition's share of the budget."""
+        return None if self.memory_bytes is None else self.memory_bytes // self.partitions
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change during the life of a state directory."""
+        return {
+            "job": "join",
+            "algorithm": self.algorithm,
+            "partitions": self.partitions,
+            "on": [list(self.twoway.left_keys), list(self.twoway.right_keys)],
+            "within": None if self.twoway.within is None else repr(self.twoway.within),
+            "left": _describe(self.twoway.left),
+            "right": _describe(self.twoway.right),
+        }
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """The arguments of `dovetail.join` besides the two inputs, as the caller gave them."""
+
+    on: On
+    within: Within = None
+    how: str = "inner"
+    memory: str | int | None = None
+    state: str | Path | None = None
+    algorithm: str = "auto"
+    partitions: int | None = None
+    slice_ms: int = 250
+
+
+def join_spec(
+    left: pa.Schema, right: pa.Schema, options: JoinOptions, default_partitions: int
+) -> JoinSpec:
+    """Check a join's arguments against the schemas of its inputs."""
+    if options.how != "inner":
+        raise ArgumentError(f"how={options.how!r} is not supported by join; it does how='inner'")
+    for side, schema in zip(SIDE_NAMES, (left, right), strict=True):
+        _check_unique(side, schema)
+    pairs = _key_pairs(options.on)
+    left_keys = tuple(_resolve(left, a, "left") for a, _ in pairs)
+    right_keys = tuple(_resolve(right, b, "right") for _, b in pairs)
+    _check_types(left, right, left_keys, right_keys)
+    _check_clashes(left, right, left_keys, right_keys)
+    within = _within(options.within, [left.field(name).type for name in left_keys])
+    algorithm = choose(options.algorithm, within)
+    partitions = _partitions(options.partitions, default_partitions, within)
+    twoway = TwoWaySpec(left, right, left_keys, right_keys, within)
+    KeyCodec(twoway.codec.types)  # refuses key types that cannot be joined on
+    return JoinSpec(
+        twoway=twoway,
+        algorithm=algorithm,
+        memory_bytes=_memory(options.memory, partitions),
+        partitions=partitions,
+        state=None if options.state is None else state_path(options.state),
+        slice_ms=_slice_ms(options.slice_ms),
+    )
+
+
+def state_path(state: str | Path) -> Path:
+    """A state directory as a local path; other storage is refused by name."""
+    text = str(state)
+    if not text.strip():
+        raise ArgumentError("state= is empty; name a directory beside the query's checkpoint")
+    url = urlparse(text)
+    if "://" not in text and url.scheme != "file":
+        return Path(text).absolute()
+    if url.scheme != "file":
+        raise ArgumentError(
+            f"state={text!r}: state lives in a file system that every executor mounts; "
+            f"{url.scheme}:// is not one. Use a local or shared path."
+        )
+    return Path(unquote(url.path)).absolute()
+
+
+def _key_pairs(on: On) -> list[tuple[str, str]]:
+    items: Sequence[Any] = [on] if isinstance(on, (str, tuple)) else on
+    if not isinstance(items, Sequence) or not items:
+        raise ArgumentError("on= names no column; give a name, a list of names, or pairs of names")
+    pairs = []
+    for item in items:
+        pair = (item, item) if isinstance(item, str) else item
+        named = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not named or not all(isinstance(name, str) for name in pair):
+            raise ArgumentError(
+                f"on= takes a name, a list of names, or pairs ('left_column', 'right_column'); "
+                f"{item!r} is none of these"
+            )
+        pairs.append((pair[0], pair[1]))
+    return pairs
+
+
+def _check_unique(side: str, schema: pa.Schema) -> None:
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if name.lower() in seen:
+            raise ColumnClashError(
+                f"the {side} input has two columns named {name!r}; rename one of them first"
+            )
+        seen[name.lower()] = name
+
+
+def _resolve(schema: pa.Schema, name: str, side: str) -> str:
+    if name in schema.names:
+        return name
+    for candidate in schema.names:
+        if candidate.lower() == name.lower():
+            return str(candidate)
+    raise UnknownColumnError(
+        f"the {side} input has no column {name!r}; it has {', '.join(map(repr, schema.names))}"
+    )
+
+
+def _check_types(
+    left: pa.Schema, right: pa.Schema, left_keys: Sequence[str], right_keys: Sequence[str]
+) -> None:
+    for a, b in zip(left_keys, right_keys, strict=True):
+        one, two = left.field(a).type, right.field(b).type
+        if one != two:
+            raise KeyTypeError(
+                f"the join columns differ in type: left {a!r} is {one}, right {b!r} is {two}; "
+                "cast one of them"
+            )
+
+
+def _check_clashes(
+    left: pa.Schema, right: pa.Schema, left_keys: Sequence[str], right_keys: Sequence[str]
+) -> None:
+    shared = {a for a, b in zip(left_keys, right_keys, strict=True) if a == b}
+    taken = {name.lower() for name in left.names}
+    clashes = [n for n in right.names if n.lower() in taken and n not in shared]
+    if clashes:
+        raise ColumnClashError(
+            f"both inputs have the column{'s' if len(clashes) > 1 else ''} "
+            f"{', '.join(map(repr, clashes))}, not joined on as such; rename on one side, for "
+            f"example right.withColumnRenamed({clashes[0]!r}, 'right_{clashes[0]}')"
+        )
+
+
+def _within(within: Within, types: Sequence[pa.DataType]) -> int | float | None:
+    if within is None:
+        return None
+    if len(types) != 1:
+        raise BandKeyError(f"a band join (within=) has one key, not {len(types)}")
+    return band_width(within, types[0])
+
+
+def _partitions(asked: int | None, default: int, within: int | float | None) -> int:
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise ArgumentError(f"partitions={asked!r} is not a whole number of 1 or more")
+    if within is None:
+        return default if asked is None else asked
+    if asked is not None and asked != 1:
+        raise ArgumentError(
+            f"partitions={asked}: a band join cannot be split by hash and runs in one partition"
+        )
+    return 1
+
+
+def _memory(memory: str | int | None, partitions: int) -> int | None:
+    if memory is None:
+        return None
+    try:
+        total = parse_bytes(memory)
+    except ValueError as error:
+        raise ArgumentError(f"memory=: {error}") from None
+    least = MIN_BUDGET_BYTES * partitions
+    if total < least:
+        raise MemoryBudgetError(
+            f"memory={memory!r} is too small: {partitions} partition"
+            f"{'s need' if partitions > 1 else ' needs'} at least {format_bytes(least)}"
+            f" ({format_bytes(MIN_BUDGET_BYTES)} each). Raise memory= or lower partitions=."
+        )
+    return total
+
+
+def _slice_ms(slice_ms: int) -> int:
+    if isinstance(slice_ms, bool) or not isinstance(slice_ms, int) or slice_ms < 1:
+        raise ArgumentError(f"slice_ms={slice_ms!r} is not a whole number of 1 or more")
+    return slice_ms
+
+
+def _describe(schema: pa.Schema) -> Mapping[str, str]:
+    return {field.name: str(field.type) for field in schema}

@@ -1,0 +1,31 @@
+"""Two-way joins of streamed relations, one algorithm a file, all behind the same protocol."""
+
+from dovetail.errors import ArgumentError
+from dovetail.kernel.protocol import Context, Snapshot
+from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
+from dovetail.twoway.shj import SymmetricHashJoin
+from dovetail.twoway.xjoin import XJoin
+
+ALGORITHMS: dict[str, type[TwoWayJoin]] = {"shj": SymmetricHashJoin, "xjoin": XJoin}
+
+__all__ = ["ALGORITHMS", "SymmetricHashJoin", "TwoWayJoin", "TwoWaySpec", "XJoin", "choose", "make"]
+
+
+def choose(algorithm: str, within: object) -> str:
+    """The algorithm that a name stands for, `auto` resolved; refuses what it cannot do."""
+    if algorithm == "auto":
+        return "xjoin" if within is None else "shj"
+    if algorithm not in ALGORITHMS:
+        names = ", ".join(["auto", *ALGORITHMS])
+        raise ArgumentError(f"algorithm={algorithm!r} is not known; choose one of {names}")
+    if within is not None and not ALGORITHMS[algorithm].joins_bands:
+        able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.joins_bands)
+        raise ArgumentError(f"algorithm={algorithm!r} cannot do a band join; within= works with {able}")
+    return algorithm
+
+
+def make(
+    algorithm: str, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
+) -> TwoWayJoin:
+    """An operator by name, new or restored."""
+    return ALGORITHMS[algorithm](spec, context, snapshot)

@@ -1,0 +1,225 @@
+"""What every two-way join has: the spec, the split of its budget, and the arrival of rows.
+
+Arrival. A pushed batch is cut into slices that fit the working memory. A slice is encoded, freed
+of rows whose key can match nothing, sorted into a run, made room for, joined with the other
+side's rows in memory, and inserted. Making room is the algorithm's own (`_make_room`).
+
+Memory. Of the budget, `WORKING_SHARE` is set aside at the start for transient needs: sorting,
+merging, probing, output batches, blocks read back. The rest holds rows, their index, the input
+batch and the block catalogue.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.errors import MemoryBudgetError
+from dovetail.kernel.blocks import RESIDENT
+from dovetail.kernel.keys import Codes, KeyCodec
+from dovetail.kernel.matching import Emitter, OutputLayout
+from dovetail.kernel.memory import Reservation, format_bytes
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Snapshot, Status
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, SortedRuns, sort_run
+
+WORKING_SHARE = 3 / 8
+MIN_BUDGET_BYTES = 64 << 10
+_UNBOUNDED_WORKING_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class TwoWaySpec:
+    """Which rows of two relations match, and what a result looks like."""
+
+    left: pa.Schema
+    right: pa.Schema
+    left_keys: tuple[str, ...]
+    right_keys: tuple[str, ...]
+    within: int | float | None = None  #: band width in units of the key's code
+
+    @cached_property
+    def schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        return self.left, self.right
+
+    @cached_property
+    def key_columns(self) -> tuple[list[int], list[int]]:
+        return (
+            [self.left.get_field_index(name) for name in self.left_keys],
+            [self.right.get_field_index(name) for name in self.right_keys],
+        )
+
+    @cached_property
+    def codec(self) -> KeyCodec:
+        types = tuple(self.left.field(index).type for index in self.key_columns[LEFT])
+        return KeyCodec(types, self.within)
+
+    @cached_property
+    def layout(self) -> OutputLayout:
+        """A key of one name on both sides appears once, with the left side's value."""
+        shared = {a for a, b in zip(self.left_keys, self.right_keys, strict=True) if a == b}
+        right = tuple(i for i, name in enumerate(self.right.names) if name not in shared)
+        fields = [*self.left, *(self.right.field(index) for index in right)]
+        return OutputLayout(pa.schema(fields), right)
+
+
+class TwoWayJoin(ABC):
+    """The arriving phase, shared by every two-way algorithm."""
+
+    name: ClassVar[str]
+    joins_bands: ClassVar[bool] = False
+
+    def __init__(
+        self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
+    ) -> None:
+        self.spec = spec
+        self.ctx = context
+        total = context.budget.total_bytes
+        if total is not None and total < MIN_BUDGET_BYTES:
+            raise MemoryBudgetError(
+                f"a partition's share of the budget is {format_bytes(total)}, but a join needs at "
+                f"least {format_bytes(MIN_BUDGET_BYTES)} a partition: raise memory= or lower "
+                "partitions="
+            )
+        self.working_bytes = (
+            _UNBOUNDED_WORKING_BYTES if total is None else int(total * WORKING_SHARE)
+        )
+        context.budget.reserve("working", self.working_bytes)
+        self._slice_bytes = self.working_bytes // 8
+        self._emitter = Emitter(
+            spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8
+        )
+        merge_bytes = (1 << 62) if total is None else self.working_bytes // 4
+        self.memory = (SortedRuns(merge_bytes), SortedRuns(merge_bytes))
+        self._rows_held = Reservation(context.budget, "rows")
+        self.ended = [False, False]
+        self._status = Status.IDLE
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    # -- the protocol -----------------------------------------------------------------------
+
+    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self.ended[side] = False
+        self.ctx.counters.rows_in[side] += batch.num_rows
+        if not batch.num_rows:
+            return
+        incoming = Reservation(self.ctx.budget, "input")
+        self._grow(incoming, batch.nbytes, "an input batch")
+        try:
+            for piece in self._slices(batch):
+                for out in self._arrive(side, piece):
+                    self.ctx.counters.emit("arriving", out.num_rows)
+                    yield out
+        finally:
+            incoming.resize(0)
+
+    def finish(self, side: int) -> None:
+        self.ended[side] = True
+        self._status = Status.MORE if self.pending() else self._resting()
+
+    def status(self) -> Status:
+        return self._status
+
+    @abstractmethod
+    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]: ...
+
+    @abstractmethod
+    def pending(self) -> int: ...
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot: ...
+
+    def check(self) -> None:
+        for memory in self.memory:
+            memory.check()
+        assert self._held_bytes() <= self._rows_held.nbytes
+        total = self.ctx.budget.total_bytes
+        assert total is None or self.ctx.budget.used_bytes <= total
+
+    # -- for the algorithms -----------------------------------------------------------------
+
+    @abstractmethod
+    def _make_room(self) -> bool:
+        """Give up some of the rows in memory; False when there are none to give up."""
+
+    @abstractmethod
+    def _restore(self, snapshot: Snapshot) -> None: ...
+
+    def _codes(self, codes: Codes) -> Codes:
+        """The codes that this algorithm orders its rows by."""
+        return codes
+
+    def _inserted(self, side: int, run: Run) -> None:
+        """Called when a run has been inserted, before it may be merged with others."""
+
+    def _resting(self) -> Status:
+        return Status.DONE if all(self.ended) else Status.IDLE
+
+    def _arrive(self, side: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        columns = [rows.column(index) for index in self.spec.key_columns[side]]
+        codes, valid = self.spec.codec.encode(columns)
+        if valid is not None and not valid.all():
+            self.ctx.counters.rows_unmatched_key += int((~valid).sum())
+            codes, rows = codes[valid], rows.filter(pa.array(valid))
+            if not len(codes):
+                return
+        run = sort_run(self._codes(codes), 0, rows)
+        self._grow(self._rows_held, run.nbytes, "rows")
+        run.ats[:] = self.ctx.clock.tick()  # after the flushes that made room for it
+        low, high = self.spec.codec.candidates(run.codes)
+        for stored, span in self.memory[1 - side].probe(low, high):
+            yield from self._emitter.match(run, stored, span, side)
+        yield from self._emitter.drain()
+        self._inserted(side, run)
+        self.memory[side].insert(run)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Bring the reservation in line with what is held: merging changes sizes a little."""
+        while (excess := self._held_bytes() - self._rows_held.nbytes) > 0:
+            if self._rows_held.try_grow(excess):
+                return
+            if not self._make_room():
+                self._refuse(excess, "rows")
+        self._rows_held.shrink(-excess)
+
+    def _held_bytes(self) -> int:
+        return sum(memory.nbytes for memory in self.memory)
+
+    def _grow(self, reservation: Reservation, nbytes: int, what: str) -> None:
+        while not reservation.try_grow(nbytes):
+            if not self._make_room():
+                self._refuse(nbytes, what)
+
+    def _refuse(self, nbytes: int, what: str) -> None:
+        budget = self.ctx.budget
+        least = (budget.used_bytes + nbytes) if budget.total_bytes else nbytes
+        raise MemoryBudgetError(
+            f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
+            f"is {format_bytes(budget.total_bytes or 0)}, of which "
+            f"{format_bytes(self.working_bytes)} are working memory. A share of "
+            f"{format_bytes(int(least / (1 - WORKING_SHARE)))} would do. Raise memory=, lower "
+            "partitions=, or make the input batches smaller "
+            "(spark.sql.execution.arrow.maxRecordsPerBatch)."
+        )
+
+    def _slices(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        row_bytes = batch.nbytes // batch.num_rows + 2 * INDEX_BYTES_PER_ROW
+        step = max(1, self._slice_bytes // row_bytes)
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+    def _persist_memory(self) -> list[np.void]:
+        blocks: list[np.void] = []
+        for side in SIDES:
+            blocks += self.memory[side].persist(
+                lambda run, side=side: self.ctx.store.append(run, side, RESIDENT)  # type: ignore[misc]
+            )
+        return blocks
+
+
+__all__ = ["LEFT", "RIGHT", "SIDE_NAMES", "TwoWayJoin", "TwoWaySpec"]

@@ -120,7 +120,7 @@ def state_path(state: str | Path) -> Path:
 
 
 def _key_pairs(on: On) -> list[tuple[str, str]]:
-    items: Sequence[Any] = [on] if isinstance(on, (str, tuple)) else on
+    items: Any = [on] if isinstance(on, (str, tuple)) else on
     if not isinstance(items, Sequence) or not items:
         raise ArgumentError("on= names no column; give a name, a list of names, or pairs of names")
     pairs = []
@@ -191,11 +191,11 @@ def _within(within: Within, types: Sequence[pa.DataType]) -> int | float | None:
     return band_width(within, types[0])
 
 
-def _partitions(asked: int | None, default: int, within: int | float | None) -> int:
+def _partitions(asked: Any, default: int, within: int | float | None) -> int:
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise ArgumentError(f"partitions={asked!r} is not a whole number of 1 or more")
     if within is None:
-        return default if asked is None else asked
+        return default if asked is None else int(asked)
     if asked is not None and asked != 1:
         raise ArgumentError(
             f"partitions={asked}: a band join cannot be split by hash and runs in one partition"
@@ -220,7 +220,7 @@ def _memory(memory: str | int | None, partitions: int) -> int | None:
     return total
 
 
-def _slice_ms(slice_ms: int) -> int:
+def _slice_ms(slice_ms: Any) -> int:
     if isinstance(slice_ms, bool) or not isinstance(slice_ms, int) or slice_ms < 1:
         raise ArgumentError(f"slice_ms={slice_ms!r} is not a whole number of 1 or more")
     return slice_ms

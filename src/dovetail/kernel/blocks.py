@@ -16,7 +16,7 @@ file; it is never returned as rows.
 import os
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -50,8 +50,10 @@ _CODE, _ATS = "__code", "__ats"
 
 def storage_problem(error: OSError, path: Path, doing: str) -> StorageError:
     """A `StorageError` that says what to do about an operating system error."""
-    remedy = "make room there, or move the state to a larger disk" if error.errno == 28 else (
-        "check that the directory exists, is writable, and is reachable from every executor"
+    remedy = (
+        "make room there, or move the state to a larger disk"
+        if error.errno == 28
+        else ("check that the directory exists, is writable, and is reachable from every executor")
     )
     return StorageError(
         f"cannot {doing} {path}: {error.strerror or error}. Nothing was lost: the last committed "
@@ -124,12 +126,12 @@ class BlockStore:
         except OSError as error:
             raise storage_problem(error, path, "write") from error
         self.counters.blocks_written += 1
-        entry = np.zeros((), dtype=BLOCK)
-        entry[()] = (
+        entry = np.zeros(1, dtype=BLOCK)
+        entry[0] = (
             index, side, kind, part, offset, message.size, len(run), zlib.crc32(message),
             run.codes[0], run.codes[-1], run.ats.min(), run.ats.max(), dts,
         )  # fmt: skip
-        return entry[()]
+        return cast("np.void", entry[0])
 
     def read(self, block: np.void) -> Run:
         """The rows of a block. The caller has reserved `block["length"]` bytes."""

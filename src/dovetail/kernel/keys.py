@@ -207,7 +207,8 @@ def _any_codes(column: pa.Array) -> Codes:
         return np.zeros(len(column), dtype=np.int64)
     if pa.types.is_decimal(column.type):
         words = _fixed_width(column, np.uint64, 2)
-        return (words[:, 0] * _MULTIPLIER ^ words[:, 1]).view(np.int64)
+        mixed: Codes = (words[:, 0] * _MULTIPLIER ^ words[:, 1]).view(np.int64)
+        return mixed
     return _hash_bytes(column)
 
 
@@ -238,7 +239,7 @@ def _values(column: pa.Array) -> NDArray[Any]:
 
 
 def _fixed_width(column: pa.Array, dtype: type, words: int) -> NDArray[Any]:
-    flat = np.frombuffer(column.buffers()[1] or b"", dtype=dtype)
+    flat: NDArray[Any] = np.frombuffer(column.buffers()[1] or b"", dtype=dtype)
     end = column.offset + len(column)
     return flat[: end * words].reshape(-1, words)[column.offset :]
 
@@ -247,7 +248,8 @@ def _float_codes(values: NDArray[np.float64]) -> Codes:
     canonical = values + 0.0  # -0.0 becomes 0.0
     canonical[np.isnan(canonical)] = np.nan
     bits = canonical.view(np.int64)
-    return bits ^ ((bits >> np.int64(63)) & _INT64.max)
+    codes: Codes = bits ^ ((bits >> np.int64(63)) & np.int64(_INT64.max))
+    return codes
 
 
 def _float_from_codes(codes: Codes) -> NDArray[np.float64]:
@@ -295,4 +297,4 @@ def _equal(left: pa.Array, right: pa.Array) -> NDArray[np.bool_]:
         return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
     if pa.types.is_null(left.type):
         return np.zeros(len(left), dtype=np.bool_)
-    return np.asarray(pc.fill_null(pc.equal(left, right), False))  # noqa: FBT003
+    return np.asarray(pc.fill_null(pc.equal(left, right), False))

@@ -195,8 +195,10 @@ def _without(run: Run, start: int, stop: int) -> Run:
 def _owned(parts: list[Run]) -> Run:
     """Parts in code order as one run with buffers of its own, which slices do not have."""
     rows = [part.rows for part in parts]
-    copied = rows[0].take(pa.array(np.arange(len(parts[0])))) if len(parts) == 1 else (
-        pa.concat_batches(rows)
+    copied = (
+        rows[0].take(pa.array(np.arange(len(parts[0]))))
+        if len(parts) == 1
+        else (pa.concat_batches(rows))
     )
     codes = np.concatenate([part.codes for part in parts])
     return Run(codes, np.concatenate([part.ats for part in parts]), copied)

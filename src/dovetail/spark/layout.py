@@ -59,23 +59,25 @@ class UnionLayout:
     def split(
         self, batch: pa.RecordBatch, schemas: tuple[pa.Schema, pa.Schema]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """A side's rows out of a shuffled batch; ticks carry none."""
+        """The rows of each side in a shuffled batch; ticks carry none."""
         tags = np.asarray(batch.column(0)) & ((1 << _TAG_BITS) - 1)
+        counts = np.bincount(tags, minlength=1 << _TAG_BITS)
         for side in SIDES:
-            mine = tags == side
-            count = int(np.count_nonzero(mine))
-            if not count:
+            if not counts[side]:
                 continue
             columns = [batch.column(1 + slot) for slot in self.slots[side]]
-            if count < len(tags):
-                chosen = pa.array(np.flatnonzero(mine))
+            if counts[side] < len(tags):
+                chosen = pa.array(np.flatnonzero(tags == side))
                 columns = [column.take(chosen) for column in columns]
-            yield side, pa.RecordBatch.from_arrays(
-                [
-                    column if column.type == field.type else column.cast(field.type)
-                    for column, field in zip(columns, schemas[side], strict=True)
-                ],
-                schema=schemas[side],
+            yield (
+                side,
+                pa.RecordBatch.from_arrays(
+                    [
+                        column if column.type == field.type else column.cast(field.type)
+                        for column, field in zip(columns, schemas[side], strict=True)
+                    ],
+                    schema=schemas[side],
+                ),
             )
 
 
@@ -113,7 +115,9 @@ def partition_of(keys: list[Column], types: list[DataType], partitions: int) -> 
 
 def mark_partition(shuffled: DataFrame) -> DataFrame:
     """Put the partition number into the tag, behind the shuffle."""
-    tag = F.shiftleft(F.spark_partition_id(), _TAG_BITS) + F.col(TAG).bitwiseAND((1 << _TAG_BITS) - 1)
+    tag = F.shiftleft(F.spark_partition_id(), _TAG_BITS) + F.col(TAG).bitwiseAND(
+        (1 << _TAG_BITS) - 1
+    )
     return shuffled.withColumn(TAG, tag.cast(IntegerType()))
 
 

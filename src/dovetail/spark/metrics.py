@@ -140,7 +140,8 @@ class Progress:
         out = ", ".join(f"{rows:,} {phase}" for phase, rows in sorted(self.rows_out.items()))
         limit = "unbounded" if self.budget_bytes is None else format_bytes(self.budget_bytes)
         return (
-            f"{self.identity['algorithm']} after batch {self.version}: {left:,} + {right:,} rows in, "
+            f"{self.identity['algorithm']} after batch {self.version}: "
+            f"{left:,} + {right:,} rows in, "
             f"{sum(self.rows_out.values()):,} out ({out or 'none'}), {self.pending_rows:,} rows "
             f"pending, {format_bytes(self.memory.get('total', 0))} of {limit} used at most, "
             f"{format_bytes(self.spilled_bytes)} spilled"

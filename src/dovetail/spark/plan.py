@@ -71,8 +71,12 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
     session = left.sparkSession
     if left.isStreaming and options.state is None:
         options = _with_default_state(session, options, name)
-    schemas = [_arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)]
-    spec = join_spec(schemas[LEFT], schemas[RIGHT], options, session.sparkContext.defaultParallelism)
+    schemas = [
+        _arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)
+    ]
+    spec = join_spec(
+        schemas[LEFT], schemas[RIGHT], options, session.sparkContext.defaultParallelism
+    )
     for side, frame, keys in zip(
         SIDE_NAMES, (left, right), (spec.twoway.left_keys, spec.twoway.right_keys), strict=True
     ):

@@ -89,14 +89,15 @@ class PartitionState:
     def parent_of(self, version: int) -> Manifest | None:
         """The version that a step of batch `version` starts from; None for the first step."""
         earlier = [number for number in self.versions() if number < version]
+        found = earlier[-1] if earlier else -1
         newest = self._latest()
-        if newest is not None and newest < version and newest not in earlier:
+        if found < newest < version:
             raise StateMissingError(
                 f"{self._path(newest)} is gone: the state of partition {self.partition} after "
                 f"batch {newest} is needed for batch {version}. Restore it from a backup, or start "
                 "over with a new state directory and a new checkpoint."
             )
-        return read_manifest(self._path(earlier[-1])) if earlier else None
+        return read_manifest(self._path(found)) if earlier else None
 
     def begin(self, version: int, parent: Manifest | None) -> str:
         """Prepare an attempt: make room, and return the stem of the names of its files."""
@@ -139,11 +140,11 @@ class PartitionState:
         except FileNotFoundError:
             return []
 
-    def _latest(self) -> int | None:
+    def _latest(self) -> int:
         try:
             return int((self.directory / "latest").read_text())
         except FileNotFoundError:
-            return None
+            return -1
         except ValueError:
             raise StateCorruptError(
                 f"{self.directory / 'latest'} does not hold a version number; if the versions "
@@ -152,7 +153,7 @@ class PartitionState:
 
     def _remember_latest(self, version: int, attempt: str) -> None:
         newest = self._latest()
-        if newest is None or newest < version:
+        if newest < version:
             temporary = self.directory / f"{attempt}.latest.tmp"
             temporary.write_text(str(version))
             temporary.replace(self.directory / "latest")
@@ -209,9 +210,7 @@ class Outbox:
             self._handle = None
 
 
-def replay(
-    directory: Path, outbox: dict[str, Any], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def replay(directory: Path, outbox: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The results of a committed step."""
     if not outbox["batches"]:
         return

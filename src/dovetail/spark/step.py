@@ -135,8 +135,9 @@ class StreamingTask:
         try:
             rows = self._push(operator, batches, outbox)
             fault_point("after-push")
-            silent = 0 if rows else (parent.header["silent"] if parent else 0) + 1
-            if silent:
+            silent = 0
+            if not rows:
+                silent = (parent.header["silent"] if parent else 0) + 1
                 self._defer(operator, silent, outbox)
             fault_point("after-poll")
             snapshot, files = _durable_snapshot(operator)
@@ -186,6 +187,7 @@ class StreamingTask:
         return _operator(self.spec, self.state.directory, attempt, parent), False
 
     def _push(self, operator: TwoWayJoin, batches: Batches, outbox: Outbox) -> int:
+        """Take the rows in; returns how many came."""
         count = 0
         for batch in batches:
             for side, rows in self.layout.split(batch, self.spec.twoway.schemas):
@@ -230,9 +232,7 @@ class StreamingTask:
         )
 
 
-def _operator(
-    spec: JoinSpec, directory: Path, stem: str, parent: Manifest | None
-) -> TwoWayJoin:
+def _operator(spec: JoinSpec, directory: Path, stem: str, parent: Manifest | None) -> TwoWayJoin:
     files = tuple(parent.header["files"]) if parent else ()
     store = BlockStore(directory, spec.twoway.schemas, stem, files)
     context = Context(Budget(spec.partition_bytes), store)
@@ -263,7 +263,7 @@ def _batch_and_query() -> tuple[int, str]:
 
 
 def _take_cached() -> Cached | None:
-    global _cached  # noqa: PLW0603  the worker process is the cache's lifetime
+    global _cached
     taken, _cached = _cached, None
     return taken
 

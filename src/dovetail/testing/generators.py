@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dovetail.kernel.protocol import SIDE_NAMES
@@ -65,7 +66,7 @@ class Shape:
 
 
 def make_relation(rng: np.random.Generator, shape: Shape, side: int) -> pa.RecordBatch:
-    """A relation with key columns `k0`, `k1`, ..., its row numbers in `<side>_id`, and a payload."""
+    """A relation: key columns `k0`, `k1`, ..., row numbers in `<side>_id`, and the payload."""
     ranks = draw_ranks(rng, shape.rows, shape.distribution, shape.domain)
     columns: dict[str, pa.Array] = {}
     for position, name in enumerate(shape.keys):
@@ -149,12 +150,14 @@ def _value_of(type_: pa.DataType) -> Callable[[int], Any]:
     if t.is_string(type_):
         return _string
     if t.is_binary(type_):
-        return lambda rank: _binary(rank)
+        return _binary
     if t.is_date32(type_):
         return lambda rank: _pick(rank, (0, -719_162, 2_932_896), 19_000)
     if t.is_time(type_):
-        return lambda rank: _pick(rank, (0, _DAY_US - 1), 3_600_000_000 + rank) % _DAY_US
-    return lambda rank: _pick(rank, (0, -1, -62_135_596_800_000_000, 253_402_300_799_999_999), 10**9)
+        return lambda rank: _pick(rank, (0, _DAY_US - 1), 3_600_000_000) % _DAY_US
+    return lambda rank: _pick(
+        rank, (0, -1, -62_135_596_800_000_000, 253_402_300_799_999_999), 10**9
+    )
 
 
 def _pick(rank: int, special: Sequence[int], offset: int) -> int:
@@ -196,7 +199,7 @@ def _string(rank: int) -> str:
         "x" * rank,  # differs in length only
         f"{rank:07d}k\0",  # a byte that padding could imitate
         f"{rank}" + _PREFIX,
-    )[rank % 8 if rank % 8 else min(rank, 1)]
+    )[rank % 8 or min(rank, 1)]
 
 
 def _binary(rank: int) -> bytes:
@@ -212,10 +215,10 @@ def _spoil(rng: np.random.Generator, column: pa.Array, shape: Shape) -> pa.Array
     if shape.nan_share and pa.types.is_floating(column.type):
         nans = pa.array(random_nans(rng, rows).astype(column.type.to_pandas_dtype()))
         mask = pa.array(rng.random(rows) < shape.nan_share)
-        column = pa.compute.if_else(mask, nans, column)
+        column = pc.if_else(mask, nans, column)
     if shape.null_share:
         mask = pa.array(rng.random(rows) < shape.null_share)
-        column = pa.compute.if_else(mask, pa.scalar(None, column.type), column)
+        column = pc.if_else(mask, pa.scalar(None, column.type), column)
     return column
 
 

@@ -34,10 +34,7 @@ def nested_loop(spec: TwoWaySpec, left: pa.RecordBatch, right: pa.RecordBatch) -
     else:
         type_ = left.schema.field(spec.left_keys[0]).type
         found = [
-            (i, j)
-            for i, (a,) in lefts
-            for j, (b,) in rights
-            if _within(a, b, spec.within, type_)
+            (i, j) for i, (a,) in lefts for j, (b,) in rights if _within(a, b, spec.within, type_)
         ]
     return sorted_pairs(np.array(found, dtype=np.int64).reshape(-1, 2))
 
@@ -61,8 +58,8 @@ def duckdb_pairs(spec: TwoWaySpec, left: pa.RecordBatch, right: pa.RecordBatch) 
         connection.register("r", sides[1])
         query = f"select l.row, r.row from l join r on {condition}"
         found = connection.execute(query).fetchnumpy()
-    columns = [np.asarray(column, dtype=np.int64) for column in found.values()]
-    return sorted_pairs(np.stack(columns, axis=1))
+    rows = [np.asarray(column, dtype=np.int64) for column in found.values()]
+    return sorted_pairs(np.stack(rows, axis=1))
 
 
 def sorted_pairs(pairs: Pairs) -> Pairs:

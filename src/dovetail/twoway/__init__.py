@@ -20,7 +20,9 @@ def choose(algorithm: str, within: object) -> str:
         raise ArgumentError(f"algorithm={algorithm!r} is not known; choose one of {names}")
     if within is not None and not ALGORITHMS[algorithm].joins_bands:
         able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.joins_bands)
-        raise ArgumentError(f"algorithm={algorithm!r} cannot do a band join; within= works with {able}")
+        raise ArgumentError(
+            f"algorithm={algorithm!r} cannot do a band join; within= works with {able}"
+        )
     return algorithm
 
 

@@ -89,9 +89,7 @@ class TwoWayJoin(ABC):
         )
         context.budget.reserve("working", self.working_bytes)
         self._slice_bytes = self.working_bytes // 8
-        self._emitter = Emitter(
-            spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8
-        )
+        self._emitter = Emitter(spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8)
         merge_bytes = (1 << 62) if total is None else self.working_bytes // 4
         self.memory = (SortedRuns(merge_bytes), SortedRuns(merge_bytes))
         self._rows_held = Reservation(context.budget, "rows")
@@ -153,7 +151,7 @@ class TwoWayJoin(ABC):
         """The codes that this algorithm orders its rows by."""
         return codes
 
-    def _inserted(self, side: int, run: Run) -> None:
+    def _inserted(self, side: int, run: Run) -> None:  # noqa: B027  most need not know
         """Called when a run has been inserted, before it may be merged with others."""
 
     def _resting(self) -> Status:

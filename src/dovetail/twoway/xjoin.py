@@ -267,8 +267,8 @@ class XJoin(TwoWayJoin):
                 self._cleaning = Cleaning(part, target, start=known.joined[LEFT])
                 self._open_group(self._cleaning)
             at = self._cleaning
-            inner_end = at.target[RIGHT] if at.outer == LEFT else (
-                self.partitions[at.part].joined[LEFT]
+            inner_end = (
+                at.target[RIGHT] if at.outer == LEFT else (self.partitions[at.part].joined[LEFT])
             )
             if at.start < at.target[at.outer] and at.inner < inner_end:
                 return True

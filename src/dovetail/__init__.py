@@ -6,14 +6,15 @@ A map of the package, top to bottom; imports point downwards only:
 - `api` the public calls · `cli` the command
 - `spark` the runtime on Spark: plan, step, state, clock, metrics
 - `specs` checked arguments
+- `costs` plans in words, for `explain`
 - `twoway` the join algorithms, one a file
 - `kernel` operator protocol, keys, index, memory budget, blocks on disk; numpy and pyarrow only
 - `errors` what can go wrong, and what to do
 - `bench`, `testing` benchmarks; oracles and generators for tests
 """
 
-from dovetail.api import join, progress
+from dovetail.api import explain, join, progress
 from dovetail.errors import DovetailError
 
 __version__ = "0.1.0"
-__all__ = ["DovetailError", "__version__", "join", "progress"]
+__all__ = ["DovetailError", "__version__", "explain", "join", "progress"]

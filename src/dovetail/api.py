@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from dovetail.specs import JoinOptions, On, Within
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from dovetail.costs.explain import Explanation
     from dovetail.spark.metrics import Progress
 
 
@@ -55,6 +57,36 @@ def join(
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
     return plan_join(left, right, options, name)
+
+
+def explain(
+    left: "DataFrame",
+    right: "DataFrame",
+    on: On,
+    *,
+    within: Within = None,
+    how: str = "inner",
+    memory: str | int | None = None,
+    state: str | Path | None = None,
+    algorithm: str = "auto",
+    partitions: int | None = None,
+    slice_ms: int = 250,
+    name: str = "join",
+    samples: "tuple[pa.Table, pa.Table] | None" = None,
+) -> "Explanation":
+    """What `join` would do with the same arguments, and why; nothing is run or written.
+
+    The arguments are checked as `join` checks them. A state directory that does not fit is not an
+    error here: the explanation says so.
+
+    samples: some rows of each side, to learn how wide rows are; else their types tell.
+
+    >>> print(dovetail.explain(orders, payments, on="order_id", memory="64MB", state="ckpt/join"))
+    """
+    from dovetail.spark.explain import explain_planned
+
+    options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
+    return explain_planned(left, right, options, name, samples)
 
 
 def progress(state: str | Path) -> "Progress":

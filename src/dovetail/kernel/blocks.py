@@ -13,6 +13,7 @@ tail in a segment file. A block that is not what was written raises `StateCorrup
 file; it is never returned as rows.
 """
 
+import contextlib
 import os
 import zlib
 from pathlib import Path
@@ -78,7 +79,7 @@ class BlockList:
 
     def append(self, block: np.void) -> None:
         if self._count == len(self._entries):
-            grown = np.zeros(max(4, self._count + self._count // 2), dtype=BLOCK)
+            grown = np.zeros(max(4, self._count + self._count // 4), dtype=BLOCK)
             grown[: self._count] = self._entries
             self._entries = grown
         self._entries[self._count] = block
@@ -138,7 +139,7 @@ class BlockStore:
         path = self.directory / self.files[int(block["file"])]
         length = int(block["length"])
         try:
-            data = os.pread(self._reader(int(block["file"]), path), length, int(block["offset"]))
+            data = _read_fully(self._reader(int(block["file"]), path), length, int(block["offset"]))
         except FileNotFoundError as error:
             raise StateMissingError(
                 f"the state file {path} is gone; restore it from a backup, or start over with a "
@@ -175,7 +176,8 @@ class BlockStore:
     def close(self) -> None:
         """Give the file handles back. Unsynced blocks may be lost."""
         for _, handle in self._writers.values():
-            handle.close()
+            with contextlib.suppress(OSError):  # of a write that has failed before
+                handle.close()
         for descriptor in self._readers.values():
             os.close(descriptor)
         self._writers.clear()
@@ -203,3 +205,16 @@ class BlockStore:
                 os.close(self._readers.pop(next(iter(self._readers))))
             self._readers[index] = os.open(path, os.O_RDONLY)
         return self._readers[index]
+
+
+def _read_fully(descriptor: int, length: int, offset: int) -> bytes:
+    """Up to `length` bytes, fewer only at the end of the file: one call may read less (2 GB)."""
+    data = os.pread(descriptor, length, offset)
+    if len(data) == length:
+        return data
+    pieces = [data]
+    while data and (length := length - len(data)):
+        offset += len(data)
+        data = os.pread(descriptor, length, offset)
+        pieces.append(data)
+    return b"".join(pieces)

@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
 _INT64 = np.iinfo(np.int64)
+_LARGEST = float(np.finfo(np.float64).max)
 _HASHED_WORDS = 64  # leading 8-byte words of a string that enter its hash; the rest is verified
 
 
@@ -100,6 +102,8 @@ class KeyCodec:
             with np.errstate(over="ignore", invalid="ignore"):
                 low = np.nextafter(values - width, -np.inf)
                 high = np.nextafter(values + width, np.inf)
+            if math.isinf(width):  # an infinite key: inf - inf is NaN, but finite keys are near
+                low[:], high[:] = -np.inf, np.inf
             return _float_codes(low), _float_codes(high)
         reach = np.int64(min(int(self.within), _INT64.max))
         low = np.where(codes < _INT64.min + reach, _INT64.min, codes - reach)
@@ -135,7 +139,8 @@ def band_width(within: Any, type_: pa.DataType) -> int | float:
     if isinstance(within, bool) or not isinstance(within, (int, float, Decimal, dt.timedelta)):
         raise BandKeyError(f"within= is a number or a timedelta, not {within!r}")
     zero: Any = dt.timedelta(0) if isinstance(within, dt.timedelta) else 0
-    if not within >= zero:
+    # comparing a Decimal NaN raises
+    if (isinstance(within, Decimal) and within.is_nan()) or not within >= zero:
         raise BandKeyError(f"within={within!r} is not a distance: it must be 0 or more")
     micros = _micros_in_unit(type_)
     if isinstance(within, dt.timedelta):
@@ -143,15 +148,15 @@ def band_width(within: Any, type_: pa.DataType) -> int | float:
             raise BandKeyError(f"within={within!r} is a time span, but the key has type {type_}")
         return (within // dt.timedelta(microseconds=1)) * 1000 // int(micros * 1000)
     if pa.types.is_floating(type_):
-        return float(within)
-    if isinstance(within, float) and math.isinf(within):
+        return float(within) if within <= _LARGEST else math.inf
+    if within > _INT64.max:
         return int(_INT64.max)
-    scaled = Decimal(str(within))
+    scaled = Fraction(str(within))  # exact, where Decimal would round to its context
     if pa.types.is_decimal(type_):
-        scaled *= Decimal(10) ** type_.scale
+        scaled *= 10**type_.scale
     elif pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time(type_):
         assert micros is not None
-        scaled *= Decimal(1_000_000) / Decimal(str(micros))  # a bare number means seconds
+        scaled *= 1_000_000 / Fraction(str(micros))  # a bare number means seconds
     return min(int(scaled), int(_INT64.max))
 
 

@@ -61,7 +61,7 @@ class Run:
 
 def sort_run(codes: Codes, ats: int, rows: pa.RecordBatch) -> Run:
     """A run of rows that arrived together at tick `ats`, in any order."""
-    order = np.argsort(codes, kind="stable")
+    order = np.argsort(codes)
     return Run(codes[order], np.full(len(codes), ats), rows.take(pa.array(order)))
 
 

@@ -18,6 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from dovetail.spark.state import prepare
+
 NAME = "dovetail-clock"
 SCHEMA = "partition int"
 _SETTLED_NS = 2_000_000_000  # a directory changed longer ago than this shows all its changes
@@ -74,10 +76,14 @@ class Wake(InputPartition):
 class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets `{"tick": n, "wake": [partition, ...]}`, so that a replayed tick wakes the same."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, partitions: int) -> None:
+        self._root = root
+        self._partitions = partitions
         self._pending = PendingWork(root)
 
     def initialOffset(self) -> dict[str, Any]:
+        """Spark asks for this when a query has no checkpoint yet: its state begins here too."""
+        prepare(self._root, self._partitions)
         return {"tick": 0, "wake": []}
 
     def getDefaultReadLimit(self) -> ReadAllAvailable:
@@ -105,7 +111,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Clock(DataSource):
-    """Registered with a session under `NAME`; its one option is the state directory."""
+    """Registered with a session under `NAME`; options: the state directory, the partitions."""
 
     @classmethod
     def name(cls) -> str:
@@ -115,4 +121,4 @@ class Clock(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> ClockReader:
-        return ClockReader(Path(self.options["state"]))
+        return ClockReader(Path(self.options["state"]), int(self.options["partitions"]))

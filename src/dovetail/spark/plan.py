@@ -29,6 +29,7 @@ from dovetail.spark.layout import (
     union_layout,
     woken_partition,
 )
+from dovetail.spark.session import check_session
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.specs import JoinOptions, JoinSpec, join_spec
@@ -52,7 +53,7 @@ def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str
     shuffled = united.repartitionById(spec.partitions, _target(spec, layout, left.schema))
     if left.isStreaming:
         shuffled = mark_partition(shuffled)
-        cores = left.sparkSession.sparkContext.defaultParallelism
+        cores = check_session(left.sparkSession)
         # with more workers than partitions, forgotten operators would add up beyond the budget
         step = streaming_step(spec, layout, keep_operator=spec.partitions >= cores)
     else:
@@ -69,14 +70,13 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
             "batch DataFrames. Read both with readStream, or both with read."
         )
     session = left.sparkSession
+    parallelism = check_session(session)
     if left.isStreaming and options.state is None:
         options = _with_default_state(session, options, name)
     schemas = [
         _arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)
     ]
-    spec = join_spec(
-        schemas[LEFT], schemas[RIGHT], options, session.sparkContext.defaultParallelism
-    )
+    spec = join_spec(schemas[LEFT], schemas[RIGHT], options, parallelism)
     for side, frame, keys in zip(
         SIDE_NAMES, (left, right), (spec.twoway.left_keys, spec.twoway.right_keys), strict=True
     ):
@@ -125,7 +125,8 @@ def _with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
 def _clock(session: SparkSession, spec: JoinSpec) -> DataFrame:
     session.dataSource.register(Clock)
-    return session.readStream.format(NAME).option("state", str(spec.state)).load()
+    options = {"state": str(spec.state), "partitions": str(spec.partitions)}
+    return session.readStream.format(NAME).options(**options).load()
 
 
 def _target(spec: JoinSpec, layout: UnionLayout, left: StructType) -> Column:

@@ -1,8 +1,12 @@
-"""Local Spark sessions for the command line, examples and tests."""
+"""Local Spark sessions for the command line, and a check of any session that a join is given."""
 
+import functools
 import os
+import shutil
+import subprocess
 import sys
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from dovetail.errors import EnvironmentProblemError
@@ -28,3 +32,46 @@ def local_session(name: str, cores: int | str = 2, **conf: str) -> SparkSession:
         raise EnvironmentProblemError(
             f"Spark could not start: {error}. Run 'dovetail doctor' to see what is missing."
         ) from error
+
+
+def check_session(session: SparkSession) -> int:
+    """The parallelism of a session that can run a join; says what is wrong with any other."""
+    try:
+        context = session.sparkContext
+    except PySparkAttributeError:
+        raise EnvironmentProblemError(
+            "this is a Spark Connect session; Dovetail needs a classic one (SparkSession.builder "
+            "with .master(...) instead of .remote(...))"
+        ) from None
+    if (context.master or "").startswith("local"):
+        problem = _worker_problem(context.pythonExec)
+        if problem:
+            raise EnvironmentProblemError(problem)
+    return int(context.defaultParallelism)
+
+
+@functools.cache
+def _worker_problem(python: str) -> str | None:
+    """Why the Python that Spark starts its workers with cannot run a join, or None.
+
+    Without this the mistake shows up as a worker that never connects back.
+    """
+    found = shutil.which(python)
+    if found == sys.executable:
+        return None
+    advice = (
+        f"Set PYSPARK_PYTHON={sys.executable} in the environment before the session is made "
+        "(in Python: os.environ['PYSPARK_PYTHON'] = sys.executable)."
+    )
+    if not found:
+        return f"Spark starts its workers with {python!r}, which is not there. {advice}"
+    run = subprocess.run(
+        [found, "-c", "import dovetail, pyarrow, pyspark"], capture_output=True, check=False
+    )
+    if run.returncode == 0:
+        return None
+    reason = run.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return (
+        f"Spark starts its workers with {found}, which cannot import what a join needs "
+        f"({''.join(reason) or 'it failed'}). {advice}"
+    )

@@ -6,7 +6,7 @@
         v000000000007        the manifest of version 7: written once, never changed
         b7-<attempt>-*.arrows   blocks that version 7 added
         b7-<attempt>-out.arrows the outbox: version 7's results
-        latest               the number of the newest version, as a cross-check
+        latest               the number of the newest version, -1 before the first: a cross-check
         metrics.jsonl        a record of each step
 
 Versions are numbered by Spark's batch id. A step of batch N starts from the newest version below
@@ -19,6 +19,9 @@ batch N although Spark has not: replaying N sends the outbox again, and computes
 
 A partition that gets no row in a batch makes no version. Version N-1 (and its outbox) is deleted
 when a later version has been committed and the next step begins.
+
+The directories are made when a query starts for the first time (`prepare`, called by the clock's
+source on the driver). No step makes them: one that does not find its own knows that it was lost.
 """
 
 import contextlib
@@ -101,10 +104,6 @@ class PartitionState:
 
     def begin(self, version: int, parent: Manifest | None) -> str:
         """Prepare an attempt: make room, and return the stem of the names of its files."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_problem(error, self.directory, "create") from error
         if parent is not None:
             self._collect_garbage(parent)
         return f"b{version}-{uuid.uuid4().hex[:12]}"
@@ -131,6 +130,15 @@ class PartitionState:
         fault_point("after-commit")
         return read_manifest(path)
 
+    def discard(self, version: int, attempt: str) -> None:
+        """Delete what a failed attempt wrote, unless it was committed after all."""
+        with contextlib.suppress(OSError, StateCorruptError):
+            winner = self.committed(version)
+            if winner is None or winner.token != attempt:
+                for name in self._names():
+                    if name.startswith(attempt):
+                        (self.directory / name).unlink(missing_ok=True)
+
     def _path(self, version: int) -> Path:
         return self.directory / f"v{version:012d}"
 
@@ -147,7 +155,7 @@ class PartitionState:
             return -1
         except ValueError:
             raise StateCorruptError(
-                f"{self.directory / 'latest'} does not hold a version number; if the versions "
+                f"{path} does not hold a version number; if the versions "
                 "beside it (v000...) are intact, write the highest of their numbers into it"
             ) from None
 
@@ -233,18 +241,33 @@ def replay(directory: Path, outbox: dict[str, Any], schema: pa.Schema) -> Iterat
         ) from error
 
 
+def prepare(root: Path, partitions: int) -> None:
+    """Make the directories of a state that is used for the first time; keep what is there."""
+    try:
+        for number in range(partitions):
+            directory = PartitionState(root, number).directory
+            directory.mkdir(parents=True, exist_ok=True)
+            temporary = directory / f"{uuid.uuid4().hex}.tmp"
+            _write_durably(temporary, b"-1")
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, directory / "latest")
+            temporary.unlink()
+    except OSError as error:
+        raise storage_problem(error, root, "write to") from error
+
+
 def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
     """Make sure that the state directory is this query's; the first step of all claims it."""
     path = root / IDENTITY
     if not path.exists():
-        if batch > 0 and not any(root.glob("p*/v*")):
+        prepared, used = any(root.glob("p*/latest")), any(root.glob("p*/v*"))
+        if (used or not prepared) and not path.exists():  # another task may just have claimed it
             raise StateMissingError(
-                f"the state directory {root} is missing or empty, but the query's checkpoint is at "
-                f"batch {batch}. Put the state back where it was, or start over with a new "
-                "checkpoint."
+                f"the state directory {root} is missing or lacks its {IDENTITY}, but the query's "
+                f"checkpoint is at batch {batch}. Put the state back where it was, or start over "
+                "with a new state directory and a new checkpoint."
             )
         try:
-            root.mkdir(parents=True, exist_ok=True)
             temporary = root / f"{uuid.uuid4().hex}.tmp"
             claim = {"format": FORMAT, "query": query, **identity}
             _write_durably(temporary, json.dumps(claim, indent=1).encode())

@@ -125,10 +125,17 @@ class StreamingTask:
         fault_point("after-emit")
 
     def _compute(self, batches: Batches) -> Manifest:
-        started = time.perf_counter()
         fault_point("before-load")
         parent = self.state.parent_of(self.batch_id)
         attempt = self.state.begin(self.batch_id, parent)
+        try:
+            return self._attempt(batches, parent, attempt)
+        except BaseException:
+            self.state.discard(self.batch_id, attempt)
+            raise
+
+    def _attempt(self, batches: Batches, parent: Manifest | None, attempt: str) -> Manifest:
+        started = time.perf_counter()
         operator, was_cached = self._load(parent, attempt)
         fault_point("after-load")
         outbox = Outbox(self.state.directory, attempt, self.output_schema)
@@ -146,21 +153,16 @@ class StreamingTask:
             fault_point("after-outbox")
         finally:
             outbox.close()
-        context = operator.ctx
-        totals = add_step(
-            parent.totals if parent else empty_totals(),
-            context.counters,
-            context.budget,
-            seconds := time.perf_counter() - started,
-        )
-        phase = "arriving" if rows else ("idle" if not operator.pending() else "deferred")
+        context, pending = operator.ctx, operator.pending()
+        seconds = time.perf_counter() - started
+        before = parent.totals if parent else empty_totals()
         header = {
             "files": files,
             "outbox": sealed,
-            "pending": operator.pending(),
-            "phase": phase,
+            "pending": pending,
+            "phase": "arriving" if rows else "deferred" if pending else "idle",
             "silent": silent,
-            "totals": totals,
+            "totals": add_step(before, context.counters, context.budget, seconds),
             "budget_bytes": self.spec.memory_bytes,
         }
         winner = self.state.commit(self.batch_id, attempt, header, snapshot)
@@ -226,6 +228,7 @@ class StreamingTask:
                 "flushed_bytes": counters.flushed_bytes,
                 "bytes_read": counters.bytes_read,
                 "pending": header["pending"],
+                "resident_bytes": _resident_bytes(),
                 "seconds": round(seconds, 4),
                 "cached": was_cached,
             },
@@ -248,6 +251,15 @@ def _durable_snapshot(operator: TwoWayJoin) -> tuple[Snapshot, list[str]]:
     blocks = snapshot.blocks.copy()
     blocks["file"] = numbers
     return Snapshot(snapshot.meta, blocks), [store.files[int(index)] for index in used]
+
+
+def _resident_bytes() -> int | None:
+    """What the worker's process holds in memory, where the system tells."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _batch_and_query() -> tuple[int, str]:

@@ -125,7 +125,7 @@ def assert_values_unaltered(outcome: Outcome) -> None:
         batch, rows = sources[name]
         wanted = batch.column(name).take(table[rows].combine_chunks())
         found = table[name].combine_chunks()
-        if not _identical(found, wanted):
+        if not identical(found, wanted):
             raise AssertionError(f"{outcome.describe()}: column {name} was altered")
 
 
@@ -208,10 +208,11 @@ class _Drive:
         if status is Status.DONE:
             assert all(self._ended)
             assert pending == 0
-        elif status is Status.MORE:
-            assert pending > 0
-        else:
+        elif status is Status.IDLE:
             assert not all(self._ended), "idle although both inputs have ended"
+        elif not pending:
+            # the fuel may have sufficed exactly; another poll then finds that out
+            self.outcome.events["spurious work"] += 1
 
     def _take(self, results: Iterator[pa.RecordBatch]) -> None:
         for batch in results:
@@ -304,7 +305,7 @@ def _contains(expected: Pairs, found: Pairs) -> bool:
     return len(np.unique(both, axis=0)) == len(expected)
 
 
-def _identical(one: pa.Array, two: pa.Array) -> bool:
+def identical(one: pa.Array, two: pa.Array) -> bool:
     """Equality of bits: unlike Arrow's, it tells zeros apart and not NaNs of one pattern."""
     if pa.types.is_floating(one.type):
         bits = pa.int32() if one.type.bit_width == 32 else pa.int64()

@@ -3,26 +3,28 @@
 Source: Urhan and Franklin, "XJoin: A Reactively-Scheduled Pipelined Join Operator" (2000), as
 retold in section 2 of the DINER paper and section E of the survey.
 
-Vocabulary. Rows are hashed into `partitions` on their spread code, a contiguous range of codes
-each, so a partition is a slice of every run. ATS and DTS are ticks of the logical clock.
+Vocabulary. Rows are hashed into partitions on their spread code, a contiguous range of codes each,
+so a partition is a slice of every run. A partition is cut the same way into `cells`: memory is
+given up by the partition, but what is on disk is kept, and joined, by the cell. ATS and DTS are
+ticks of the logical clock.
 
 Arriving phase. A row is joined with the other side's rows in memory and stored. When memory is
 exhausted, the partition with the most rows, of either side, is flushed to disk as sorted blocks;
 its DTS is the tick of the flush.
 
-Reactive phase, while the inputs are silent. The disk part of one partition probes the memory part
-of the same partition on the other side. It is left after any block. Each pass leaves a mark
+Reactive phase, while the inputs are silent. The disk part of one cell probes the memory part of the
+same cell on the other side. It is left after any block. Each pass leaves a mark
 `(dts, tick)`: every block flushed at `dts` or before has met every row that was in memory at
 `tick` (the paper's DTSlast and ProbeTS). The next pass starts where the last one ended, or from
 the first block if rows have come into that memory part since.
 
-Cleanup phase, when both inputs have ended. Disk joins disk, partition by partition, as a block
+Cleanup phase, when both inputs have ended. Disk joins disk, cell by cell, as a block
 nested loop over the part of the block rectangle that is not done. An input that re-opens (a stream
 that was only silent) interrupts this after any block; what was done is never done again.
 
 Each pair once. The pair (a, b) has been emitted if
 1. both were in memory together: a.ATS < b.DTS and b.ATS < a.DTS; or
-2. a's block met b in memory: some mark of a's partition has dts >= a.DTS and
+2. a's block met b in memory: some mark of a's cell has dts >= a.DTS and
    b.ATS <= tick < b.DTS (and the other way round); or
 3. both lie in the finished rectangle of blocks.
 Whole blocks share a DTS, so 1 and 2 come down to comparing ATS with a few numbers per block pair.
@@ -53,13 +55,14 @@ from dovetail.kernel.runs import Rows, Run, merge_runs, probe_run
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 
 #: A catalogue entry, and the spare room that a growing list keeps.
-_ENTRY_BYTES = 3 * BLOCK.itemsize // 2
+_ENTRY_BYTES = 5 * BLOCK.itemsize // 4
+_LEAST_BLOCK_BYTES = 32 << 10
 _MAX_GROUP = 1 << 14  # outer blocks in one group; their numbers are 16 bits wide
 
 
 @dataclass
 class Cleaning:
-    """Where a cleanup of one partition stands.
+    """Where the cleanup of one cell stands.
 
     The rectangle `target[LEFT] x target[RIGHT]` of blocks is worked off as two strips: first the
     left side's new blocks against all of the right's, then the right's new blocks against the
@@ -75,8 +78,8 @@ class Cleaning:
     inner: int = 0
 
 
-class Partition:
-    """What XJoin knows of one hash partition."""
+class Cell:
+    """What XJoin knows of one cell."""
 
     def __init__(self) -> None:
         self.rows = [0, 0]  # in memory
@@ -135,17 +138,21 @@ class XJoin(TwoWayJoin):
     def __init__(
         self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
     ) -> None:
-        total = context.budget.total_bytes
-        count = 16 if total is None else _partition_count(total)
-        if snapshot is not None:
-            count = len(snapshot.meta["partitions"])
-        self._bits = count.bit_length() - 1
-        self.partitions = [Partition() for _ in range(count)]
+        if snapshot is None:
+            partitions, cells = _partition_counts(context.budget.total_bytes)
+        else:
+            partitions, cells = snapshot.meta["partitions"], len(snapshot.meta["cells"])
+        self._cells_each = cells // partitions
+        self._bits = cells.bit_length() - 1
+        self.cells = [Cell() for _ in range(cells)]
         self._catalogue = Reservation(context.budget, "catalogue")
         self._cleaning: Cleaning | None = None
         self._outer_group: tuple[Run, NDArray[np.int16]] | None = None
         super().__init__(spec, context, snapshot)
-        self._block_bytes = self.working_bytes // 6
+
+    @property
+    def _block_bytes(self) -> int:  # needed already while restoring, if that has to flush
+        return self.working_bytes // 6
 
     # -- arriving ---------------------------------------------------------------------------
 
@@ -157,119 +164,123 @@ class XJoin(TwoWayJoin):
         return spread(codes)
 
     def _inserted(self, side: int, run: Run) -> None:
-        counts = np.bincount(self._part_of(run.codes), minlength=len(self.partitions))
+        counts = np.bincount(self._part_of(run.codes), minlength=len(self.cells))
         for part in np.flatnonzero(counts):
-            self.partitions[part].rows[side] += int(counts[part])
-            self.partitions[part].arrived[side] = int(run.ats[0])
+            self.cells[part].rows[side] += int(counts[part])
+            self.cells[part].arrived[side] = int(run.ats[0])
 
     def _make_room(self) -> bool:
-        """Flush the partition with the most rows."""
-        rows, side, part = max(
-            (partition.rows[side], side, part)
-            for part, partition in enumerate(self.partitions)
-            for side in SIDES
-        )
-        if not rows:
+        """Flush the partition with the most rows, of either side."""
+        rows = np.array([cell.rows for cell in self.cells])
+        by_partition = rows.reshape(-1, self._cells_each, len(SIDES)).sum(axis=1)
+        partition, side = np.unravel_index(int(by_partition.argmax()), by_partition.shape)
+        if not by_partition[partition, side]:
             return False
-        self._flush(side, part)
+        self._flush(int(side), int(partition))
         return True
 
-    def _flush(self, side: int, part: int) -> None:
-        width = 1 << (64 - self._bits)
-        low = part * width - (1 << 63)
+    def _flush(self, side: int, partition: int) -> None:
+        first = partition * self._cells_each
+        parts = range(first, first + self._cells_each)
         before = self._held_bytes()
-        run = self.memory[side].take_range(low, low + width - 1)
+        run = self.memory[side].take_range(self._lowest(parts[0]), self._lowest(parts[-1] + 1) - 1)
         self._rows_held.shrink(min(before - self._held_bytes(), self._rows_held.nbytes))
-        partition = self.partitions[part]
         assert run is not None
-        assert len(run) == partition.rows[side]
-        partition.rows[side] = 0
-        partition.flushed[side] = dts = self.ctx.clock.tick()
+        dts = self.ctx.clock.tick()
         step = max(1, self._block_bytes * len(run) // run.nbytes)
-        for start in range(0, len(run), step):
-            piece = run.slice(start, min(start + step, len(run)))
-            block = self.ctx.store.append(piece, side, FLUSHED, part, dts)
-            self._catalogue.grow(_ENTRY_BYTES)
-            partition.blocks[side].append(block)
-            self.ctx.counters.flushed_bytes += int(block["length"])
+        start = 0
+        for part in parts:
+            cell = self.cells[part]
+            stop = start + cell.rows[side]
+            cell.rows[side] = 0
+            cell.flushed[side] = dts
+            for begin in range(start, stop, step):
+                piece = run.slice(begin, min(begin + step, stop))
+                block = self.ctx.store.append(piece, side, FLUSHED, part, dts)
+                self._catalogue.grow(_ENTRY_BYTES)
+                cell.blocks[side].append(block)
+                self.ctx.counters.flushed_bytes += int(block["length"])
+            start = stop
+        assert start == len(run)
         self.ctx.counters.flushed_rows += len(run)
 
+    def _lowest(self, part: int) -> int:
+        """The lowest code of a cell."""
+        return (part << (64 - self._bits)) - (1 << 63)
+
     def _part_of(self, codes: Codes) -> NDArray[np.int64]:
-        return (codes >> np.int64(64 - self._bits)) + len(self.partitions) // 2
+        return (codes >> np.int64(64 - self._bits)) + len(self.cells) // 2
 
     # -- deferred work ----------------------------------------------------------------------
 
     def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        while fuel > 0:
-            if (task := self._next_reactive()) is not None:
-                phase, work = "reactive", self._react(*task)
-            elif all(self.ended) and self._next_cleaning():
-                phase, work = "cleanup", self._clean()
-            else:
-                self._status = self._resting()
-                return
+        for phase, work in self._deferred():
             before = self.ctx.counters.bytes_read
             for out in work:
                 fuel -= out.num_rows
                 self.ctx.counters.emit(phase, out.num_rows)
                 yield out
             fuel -= 1 + (self.ctx.counters.bytes_read - before) // 64  # reading a row costs too
-        left_over = self._next_reactive() is not None or (all(self.ended) and self.pending() > 0)
-        self._status = Status.MORE if left_over else self._resting()
+            if fuel <= 0:
+                self._status = Status.MORE
+                return
+        self._status = self._resting()
+
+    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+        """What there is to do, in order; each piece is to be done before the next is asked for."""
+        # the largest memory part first: the likeliest to produce results
+        order = sorted(
+            ((cell.rows[1 - side], part, side) for part, cell in enumerate(self.cells)
+             for side in SIDES if cell.next_reactive(side) is not None),
+            reverse=True,
+        )  # fmt: skip
+        for _, part, side in order:
+            while (index := self.cells[part].next_reactive(side)) is not None:
+                yield "reactive", self._react(part, side, index)
+        while all(self.ended) and self._next_cleaning():
+            yield "cleanup", self._clean()
 
     def pending(self) -> int:
         rows = 0
-        for partition in self.partitions:
+        for cell in self.cells:
             for side in SIDES:
-                start = partition.next_reactive(side)
+                start = cell.next_reactive(side)
                 if start is not None:
-                    rows += int(partition.blocks[side].entries["rows"][start:].sum())
-            if partition.unclean():
+                    rows += int(cell.blocks[side].entries["rows"][start:].sum())
+            if cell.unclean():
                 for side in SIDES:
-                    entries = partition.blocks[side].entries[partition.joined[side] :]
+                    entries = cell.blocks[side].entries[cell.joined[side] :]
                     rows += int(entries["rows"].sum())
         return rows
 
-    def _next_reactive(self) -> tuple[int, int, int] | None:
-        """The partition whose memory part is largest: the likeliest to produce results."""
-        best = None
-        for part, partition in enumerate(self.partitions):
-            for side in SIDES:
-                start = partition.next_reactive(side)
-                if start is not None and (best is None or partition.rows[1 - side] > best[0]):
-                    best = (partition.rows[1 - side], part, side, start)
-        return best and best[1:]
-
     def _react(self, part: int, side: int, index: int) -> Iterator[pa.RecordBatch]:
-        """What one flush wrote meets the other side's part of the partition in memory."""
-        partition = self.partitions[part]
-        entries = partition.blocks[side].entries
+        """What one flush wrote to a cell meets the other side's rows of it in memory."""
+        cell = self.cells[part]
+        entries = cell.blocks[side].entries
         dts = int(entries[index]["dts"])
         # blocks of one flush share a DTS, so a mark needs all of them
         for block in entries[index : int(np.searchsorted(entries["dts"], dts, side="right"))]:
-            met = max(dts, partition.met_until(side, block, NEVER))
+            met = max(dts, cell.met_until(side, block, NEVER))
             run = self.ctx.store.read(block)
             for stored, span in self.memory[1 - side].probe(run.codes, run.codes):
                 yield from self._emitter.match(run, stored, span, side, _arrived_after(stored, met))
         yield from self._emitter.drain()
-        partition.mark(side, dts, self.ctx.clock.tick())
+        cell.mark(side, dts, self.ctx.clock.tick())
 
     def _next_cleaning(self) -> bool:
         """Make `_cleaning` name a group of outer blocks and an inner block, if any is left."""
         while True:
             if self._cleaning is None:
-                parts = (p for p, known in enumerate(self.partitions) if known.unclean())
+                parts = (p for p, known in enumerate(self.cells) if known.unclean())
                 part = next(parts, None)
                 if part is None:
                     return False
-                known = self.partitions[part]
+                known = self.cells[part]
                 target = (len(known.blocks[LEFT]), len(known.blocks[RIGHT]))
                 self._cleaning = Cleaning(part, target, start=known.joined[LEFT])
                 self._open_group(self._cleaning)
             at = self._cleaning
-            inner_end = (
-                at.target[RIGHT] if at.outer == LEFT else (self.partitions[at.part].joined[LEFT])
-            )
+            inner_end = at.target[RIGHT] if at.outer == LEFT else (self.cells[at.part].joined[LEFT])
             if at.start < at.target[at.outer] and at.inner < inner_end:
                 return True
             self._outer_group = None
@@ -278,16 +289,16 @@ class XJoin(TwoWayJoin):
                 self._open_group(at)
             elif at.outer == LEFT:
                 at.outer, at.inner = RIGHT, 0
-                at.start = self.partitions[at.part].joined[RIGHT]
+                at.start = self.cells[at.part].joined[RIGHT]
                 self._open_group(at)
             else:
-                self.partitions[at.part].joined[:] = at.target
-                self.partitions[at.part].prune_marks()
+                self.cells[at.part].joined[:] = at.target
+                self.cells[at.part].prune_marks()
                 self._cleaning = None
 
     def _open_group(self, at: Cleaning) -> None:
         """Let the group hold as many outer blocks as a quarter of the working memory takes."""
-        lengths = self.partitions[at.part].blocks[at.outer].entries["length"]
+        lengths = self.cells[at.part].blocks[at.outer].entries["length"]
         room = self.working_bytes // 4
         at.stop = at.start
         while at.stop < min(at.target[at.outer], at.start + _MAX_GROUP) and (
@@ -300,12 +311,12 @@ class XJoin(TwoWayJoin):
         """The open group of outer blocks meets one inner block."""
         at = self._cleaning
         assert at is not None
-        partition = self.partitions[at.part]
-        outer_blocks = partition.blocks[at.outer].entries[at.start : at.stop]
+        cell = self.cells[at.part]
+        outer_blocks = cell.blocks[at.outer].entries[at.start : at.stop]
         inner_side = 1 - at.outer
-        inner_block = partition.blocks[inner_side].entries[at.inner]
+        inner_block = cell.blocks[inner_side].entries[at.inner]
         at.inner += 1
-        limits = [_unjoined(partition, inner_side, inner_block, block) for block in outer_blocks]
+        limits = [_unjoined(cell, inner_side, inner_block, block) for block in outer_blocks]
         if not any(limits):
             return
         if self._outer_group is None:
@@ -322,18 +333,19 @@ class XJoin(TwoWayJoin):
 
     def snapshot(self) -> Snapshot:
         resident = self._persist_memory()
-        flushed = [part.blocks[side].entries for part in self.partitions for side in SIDES]
+        flushed = [cell.blocks[side].entries for cell in self.cells for side in SIDES]
         meta = {
             "tick": self.ctx.clock.now,
             "cleaning": None if self._cleaning is None else asdict(self._cleaning),
-            "partitions": [
+            "partitions": len(self.cells) // self._cells_each,
+            "cells": [
                 {
-                    "arrived": part.arrived,
-                    "flushed": part.flushed,
-                    "joined": part.joined,
-                    "marks": part.marks,
+                    "arrived": cell.arrived,
+                    "flushed": cell.flushed,
+                    "joined": cell.joined,
+                    "marks": cell.marks,
                 }
-                for part in self.partitions
+                for cell in self.cells
             ],
         }
         blocks = np.concatenate([np.array(resident, dtype=BLOCK), *flushed])
@@ -342,18 +354,18 @@ class XJoin(TwoWayJoin):
     def _restore(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
         self.ctx.clock.now = meta["tick"]
-        for partition, facts in zip(self.partitions, meta["partitions"], strict=True):
-            partition.arrived = list(facts["arrived"])
-            partition.flushed = list(facts["flushed"])
-            partition.joined = list(facts["joined"])
+        for cell, facts in zip(self.cells, meta["cells"], strict=True):
+            cell.arrived = list(facts["arrived"])
+            cell.flushed = list(facts["flushed"])
+            cell.joined = list(facts["joined"])
             for side in SIDES:
-                partition.marks[side][:] = [(dts, tick) for dts, tick in facts["marks"][side]]
+                cell.marks[side][:] = [(dts, tick) for dts, tick in facts["marks"][side]]
         if meta["cleaning"] is not None:
             self._cleaning = Cleaning(**meta["cleaning"])
         flushed = snapshot.blocks[snapshot.blocks["kind"] == FLUSHED]
         self._catalogue.grow(_ENTRY_BYTES * len(flushed))
         for block in flushed:
-            self.partitions[int(block["part"])].blocks[int(block["side"])].append(block)
+            self.cells[int(block["part"])].blocks[int(block["side"])].append(block)
         for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
             self._restore_run(int(block["side"]), block)
         self._settle()
@@ -361,36 +373,36 @@ class XJoin(TwoWayJoin):
     def _restore_run(self, side: int, block: np.void) -> None:
         """Bring a run back, less the rows that were flushed after it was written."""
         run = self.ctx.store.read(block)
-        flushed = np.array([partition.flushed[side] for partition in self.partitions])
+        flushed = np.array([cell.flushed[side] for cell in self.cells])
         parts = self._part_of(run.codes)
         alive = run.ats > flushed[parts]
         if not alive.all():
             run, parts = run.filter(alive), parts[alive]
         if len(run):
             self.memory[side].runs.append(run)
-            counts = np.bincount(parts, minlength=len(self.partitions))
+            counts = np.bincount(parts, minlength=len(self.cells))
             for part in np.flatnonzero(counts):
-                self.partitions[part].rows[side] += int(counts[part])
+                self.cells[part].rows[side] += int(counts[part])
 
     def check(self) -> None:
         super().check()
         for side in SIDES:
-            counts = np.zeros(len(self.partitions), dtype=np.int64)
+            counts = np.zeros(len(self.cells), dtype=np.int64)
             for run in self.memory[side].runs:
                 counts += np.bincount(self._part_of(run.codes), minlength=len(counts))
-            assert counts.tolist() == [part.rows[side] for part in self.partitions]
-        for partition in self.partitions:
+            assert counts.tolist() == [cell.rows[side] for cell in self.cells]
+        for cell in self.cells:
             for side in SIDES:
-                blocks = partition.blocks[side].entries
+                blocks = cell.blocks[side].entries
                 assert (np.diff(blocks["dts"]) >= 0).all()
                 assert (blocks["ats_max"] < blocks["dts"]).all()
-                assert partition.joined[side] <= len(blocks)
-                ticks = [tick for _, tick in partition.marks[side]]
+                assert cell.joined[side] <= len(blocks)
+                ticks = [tick for _, tick in cell.marks[side]]
                 assert ticks == sorted(ticks)
 
 
 def _unjoined(
-    partition: Partition, probing_side: int, probing: np.void, stored: np.void
+    cell: Cell, probing_side: int, probing: np.void, stored: np.void
 ) -> tuple[int, int] | None:
     """What is left to join between two blocks, by their zone maps and the marks.
 
@@ -400,8 +412,8 @@ def _unjoined(
     if probing["code_max"] < stored["code_min"] or stored["code_max"] < probing["code_min"]:
         return None
     probing_dts, stored_dts = int(probing["dts"]), int(stored["dts"])
-    stored_after = partition.met_until(probing_side, probing, before=stored_dts)
-    probing_after = partition.met_until(1 - probing_side, stored, before=probing_dts)
+    stored_after = cell.met_until(probing_side, probing, before=stored_dts)
+    probing_after = cell.met_until(1 - probing_side, stored, before=probing_dts)
     if probing["ats_max"] <= probing_after or stored["ats_max"] <= stored_after:
         return None
     if probing["ats_max"] < stored_dts and stored["ats_max"] < probing_dts:
@@ -443,7 +455,15 @@ def _not_yet_joined(
     return keep
 
 
-def _partition_count(total_bytes: int) -> int:
-    """Enough partitions for small flushes, and few enough for blocks worth reading."""
-    wanted = total_bytes // (512 << 10)
-    return 1 << max(2, min(int(wanted).bit_length(), 6))
+def _partition_counts(total_bytes: int | None) -> tuple[int, int]:
+    """How many partitions, and how many cells in all: powers of two.
+
+    Enough partitions that a flush gives up no more than it must, and enough cells that a cell's
+    disk part is read in few passes; but no blocks smaller than `_LEAST_BLOCK_BYTES`.
+    """
+    if total_bytes is None:
+        return 16, 16
+    partitions = 1 << max(2, min((total_bytes // (512 << 10)).bit_length(), 5))
+    flushed_bytes = total_bytes // (2 * partitions)
+    cells_each = 1 << max(0, min((flushed_bytes // _LEAST_BLOCK_BYTES).bit_length() - 1, 3))
+    return partitions, partitions * cells_each

@@ -1,0 +1,48 @@
+"""Make the input of job.toml: orders and shipments, as Parquet files below data/.
+
+    python examples/make_data.py [directory]
+
+An order is shipped in one, two or no parcels. Numbers follow from a fixed seed.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ORDERS = 20_000
+FILES = 4
+
+
+def main() -> None:
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "data"
+    rng = np.random.default_rng(7)
+    number = np.arange(ORDERS)
+    orders = pa.table(
+        {
+            "order_id": number,
+            "customer": pa.array(np.char.mod("customer-%05d", rng.integers(0, 3000, ORDERS))),
+            "amount": rng.integers(500, 50_000, ORDERS) / 100,
+        }
+    )
+    shipped = np.repeat(number, rng.integers(0, 3, ORDERS))
+    shipments = pa.table(
+        {
+            "shipment_id": np.arange(len(shipped)),
+            "ordered": rng.permutation(shipped),
+            "weight_g": rng.integers(50, 20_000, len(shipped)),
+        }
+    )
+    for name, table in (("orders", orders), ("shipments", shipments)):
+        target = directory / name
+        target.mkdir(parents=True, exist_ok=True)
+        for part in range(FILES):
+            rows = table.slice(part * table.num_rows // FILES, table.num_rows // FILES)
+            pq.write_table(rows, target / f"part-{part}.parquet")
+        print(f"{target}: {table.num_rows // FILES * FILES:,} rows in {FILES} files")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""`cost-growth`: what a micro-batch costs as the state grows, at one fixed budget.
+
+Four sizes, each twice the one before, up to `rows` a side. Keys come from a domain as large as the
+rows a side, so that the results grow in line with the input. A cost that does not depend on the
+state's size shows as a rate that is the same at every size, and as micro-batches that take as long
+at the end as at the beginning.
+
+Group `spark`: streaming queries, 100,000 + 100,000 rows in a micro-batch. Micro-batches in which
+rows arrive are kept apart from those that only do deferred work.
+Group `kernel`: the operator alone, push by push, at the same budget and without any.
+"""
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from dovetail.bench.data import Files, make_relations, write_files
+from dovetail.bench.growth import Arrival, Middle, by_position, fit, quarters
+from dovetail.bench.kernel_runs import BATCH_ROWS, pushes
+from dovetail.bench.measure import Contender, Measured, Runs, interleaved
+from dovetail.bench.progress import Reporter
+from dovetail.bench.registry import Benchmark, Config
+from dovetail.bench.result import Failure, Result, Spread
+from dovetail.bench.spark_runs import QueryRun, SparkBed, dovetail_job, spark_bed
+
+NAME = "cost-growth"
+BUDGET_BYTES = 16_000_000
+FILE_ROWS = 100_000
+KERNEL_BUDGETS = {"16MB": BUDGET_BYTES, "unbounded": None}
+Arrivals = dict[str, list[list[Arrival]]]  #: by contender, the arrivals of each repetition
+
+
+def run(config: Config, reporter: Reporter) -> Result:
+    """Both groups, or the one that is asked for."""
+    facts: dict[str, Any] = {
+        "largest_rows": f"{config.rows} + {config.rows}",
+        "budget_bytes": BUDGET_BYTES,
+    }
+    ratios: dict[str, Spread] = {}
+    failures: list[Failure] = []
+    if config.wants("spark"):
+        found, facts["spark"], failed = _spark(config, reporter)
+        ratios |= found
+        failures += failed
+    if config.wants("kernel"):
+        found, facts["kernel"], failed = _kernel(config, reporter)
+        ratios |= found
+        failures += failed
+    return Result(NAME, ratios, facts, tuple(failures))
+
+
+def sizes(rows: int) -> list[int]:
+    """Rows a side: an eighth, a quarter, a half and the whole."""
+    return [max(1, rows // 8), max(1, rows // 4), max(1, rows // 2), rows]
+
+
+def in_words(rows: int) -> str:
+    """`500000` as `0.5M`."""
+    return f"{rows / 1e6:g}M"
+
+
+# -- on Spark -----------------------------------------------------------------------------------
+
+
+def _spark(
+    config: Config, reporter: Reporter
+) -> tuple[dict[str, Spread], dict[str, Any], list[Failure]]:
+    reporter.begin("starting Spark")
+    rng = np.random.default_rng(config.seed)
+    arrivals: Arrivals = {}
+    with spark_bed() as bed:
+        contenders = []
+        for rows in sizes(config.rows):
+            relations = make_relations(rows, rows, rng)
+            directory = bed.directory / f"data-{rows}"
+            files = write_files(relations, directory, max(2, rows // FILE_ROWS))
+            contenders.append(_size_contender(bed, files, arrivals))
+        reporter.begin("warm-up")
+        contenders[0].run()
+        arrivals.clear()
+        runs = interleaved(contenders, config.repetitions_of("spark"), reporter)
+        facts = {**bed.facts(), "sizes": _with_fits(runs, arrivals)}
+    names = [in_words(rows) for rows in sizes(config.rows)]
+    return {**_quarter_ratios(arrivals), **_rates(runs, names)}, facts, runs.failures
+
+
+def _size_contender(bed: SparkBed, files: Files, arrivals: Arrivals) -> Contender:
+    name = in_words(files.rows)
+    job = dovetail_job(name, BUDGET_BYTES)
+
+    def measure() -> Measured:
+        done = bed.run(job, files)
+        arrivals.setdefault(name, []).append(_arrivals(done))
+        rows = sum(trigger.rows_in for trigger in done.arriving)
+        arriving = sum(trigger.seconds for trigger in done.arriving)
+        facts = {
+            **done.facts,
+            "arriving_rows_per_s": rows / arriving,
+            "rows_per_s": rows / done.warm_seconds,
+            "deferred_micro_batches": sum(not trigger.rows_in for trigger in done.triggers),
+        }
+        # by row, so that sizes compare
+        return Measured(
+            {"arriving": arriving / rows, "with-cleanup": done.warm_seconds / rows}, facts
+        )
+
+    return Contender(name, measure)
+
+
+def _arrivals(done: QueryRun) -> list[Arrival]:
+    found = []
+    state_rows = 0
+    for trigger in done.triggers:
+        if trigger.rows_in and trigger.batch > 0:
+            found.append(Arrival(trigger.seconds, state_rows, trigger.rows_out))
+        state_rows += trigger.rows_in
+    return found
+
+
+def _rates(runs: Runs, names: list[str]) -> dict[str, Spread]:
+    """Our rate at a size over our rate at the smallest one."""
+    smallest = names[0]
+    found = {}
+    for name in names[1:]:
+        found[f"rate/{name}"] = runs.ratio([smallest], name, "arriving")
+        found[f"rate-with-cleanup/{name}"] = runs.ratio([smallest], name, "with-cleanup")
+    return found
+
+
+# -- the operator alone -------------------------------------------------------------------------
+
+
+def _kernel(
+    config: Config, reporter: Reporter
+) -> tuple[dict[str, Spread], dict[str, Any], list[Failure]]:
+    relations = make_relations(config.rows, config.rows, np.random.default_rng(config.seed))
+    batches = list(relations.batches(BATCH_ROWS))
+    arrivals: Arrivals = {}
+
+    def contender(name: str, budget_bytes: int | None) -> Contender:
+        def measure() -> Measured:
+            found = [
+                Arrival(push.seconds, push.state_rows, push.rows_out)
+                for push in pushes(relations, batches, budget_bytes)
+            ]
+            arrivals.setdefault(name, []).append(found)
+            return Measured({"arriving": sum(arrival.seconds for arrival in found)})
+
+        return Contender(name, measure)
+
+    contenders = [contender(f"kernel {name}", size) for name, size in KERNEL_BUDGETS.items()]
+    pushes(relations, batches[:4], BUDGET_BYTES)  # a warm-up
+    runs = interleaved(contenders, config.repetitions_of("kernel"), reporter)
+    facts = {
+        "batch_rows": BATCH_ROWS,
+        "budgets": _with_fits(runs, arrivals, parts=20),
+        "the quarters": "means: an arrival now and then merges or flushes for many others",
+    }
+    return _quarter_ratios(arrivals, statistics.fmean), facts, runs.failures
+
+
+# -- both ---------------------------------------------------------------------------------------
+
+
+def _quarter_ratios(arrivals: Arrivals, middle: Middle = statistics.median) -> dict[str, Spread]:
+    found = {}
+    for name, runs in arrivals.items():
+        ratios = [quarters(run, middle) for run in runs]
+        if any(ratio is not None for ratio in ratios):
+            found[f"first-quarter/{name}"] = Spread.of(r for r in ratios if r is not None)
+    return found
+
+
+def _with_fits(runs: Runs, arrivals: Arrivals, parts: int | None = None) -> dict[str, Any]:
+    facts = runs.facts()
+    for name, repeated in arrivals.items():
+        facts[name]["fit"] = fit([arrival for run in repeated for arrival in run])
+        facts[name]["ms_by_position"] = by_position(repeated, parts)
+    return facts
+
+
+BENCHMARKS = (
+    Benchmark(
+        NAME,
+        "rows/s and time for a micro-batch as the state grows, at a fixed budget",
+        rows=4_000_000,
+        rows_mean="rows a side at the largest of four sizes",
+        groups=("spark", "kernel"),
+        function=run,
+    ),
+)

@@ -1,0 +1,144 @@
+"""The command itself: its options, its subcommands, and what it says when something goes wrong.
+
+A mistake that a user can act on is one message on standard error and exit code 2, without a
+traceback unless `--debug` asks for one. That goes for Dovetail's own errors, for those that come
+back from a Spark task wrapped in Spark's, and for Spark's own complaints. Anything else is a bug
+and keeps its traceback.
+"""
+
+import os
+import re
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+import dovetail
+from dovetail.cli import checkup, demo, explain, run, top
+from dovetail.errors import DovetailError
+
+USER_ERROR = 2  #: the exit code of a mistake that the message explains
+
+_DOVETAIL = re.compile(r"dovetail\.errors\.\w+: (.+)")
+_FROM_JAVA = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+  [cyan]dovetail demo[/cyan]                     join two made-up streams
+
+  [cyan]dovetail doctor[/cyan]                   is all here that Spark needs?
+
+  [cyan]dovetail run examples/job.toml[/cyan]    run the join that a file describes
+
+  [cyan]dovetail top ckpt/join[/cyan]            watch a running join
+"""
+
+
+class Commands(typer.core.TyperGroup):
+    """The subcommands; benchmarks are loaded when they are asked for, and may be absent."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), "bench"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _bench() if cmd_name == "bench" else super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            message = failure(error)
+            if message is None:
+                raise
+            if ctx.params.get("debug"):
+                traceback.print_exc()
+            typer.secho("dovetail: ", fg="red", bold=True, err=True, nl=False)
+            typer.echo(message, err=True)
+            raise typer.Exit(USER_ERROR) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dovetail {dovetail.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _dovetail(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", envvar="DOVETAIL_DEBUG", help="Show tracebacks with errors."),
+    ] = False,
+) -> None:
+    """Stream joins for Apache Spark that stay inside the memory budget you name."""
+
+
+for _module in (demo, run, explain, top, checkup):
+    app.command(_module.NAME, epilog=_module.EXAMPLES)(_module.command)
+
+
+def failure(error: BaseException) -> str | None:
+    """What to tell the user about an error; None if it is a bug and wants its traceback."""
+    if isinstance(error, DovetailError):
+        return str(error)
+    origin = type(error).__module__.partition(".")[0]
+    if origin in ("pyspark", "py4j"):
+        text = str(error)
+        # a step's error arrives as text, at the end of the traceback of a Python worker
+        found = _DOVETAIL.findall(text) or _FROM_JAVA.findall(text)
+        return str(found[-1]) if found else f"Spark says: {first_line(text)}"
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        return f"the operating system refuses: {error}"
+    return None
+
+
+def first_line(text: str) -> str:
+    """The first line with something on it: Spark's messages go on with plans and traces."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+
+
+def _bench() -> Any:
+    """The benchmarks' own command, or one that says what they need."""
+    try:
+        from dovetail.bench.cli import app as bench
+    except ImportError as error:
+        missing = str(error)
+        bench = typer.Typer()
+
+        @bench.command(help="Compare with other joins [not installed].")
+        def unavailable() -> None:
+            raise DovetailError(
+                f"the benchmarks cannot be loaded ({missing}). Install what they need: "
+                "pip install 'dovetail[bench]'"
+            )
+
+    command = typer.main.get_command(bench)
+    command.name = "bench"
+    return command
+
+
+def main() -> None:
+    """What the installed command `dovetail` calls."""
+    # Spark would start its workers with the first python3 on the PATH, which may be another one
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a bar is no reason to fail on an ASCII terminal
+    app(prog_name="dovetail")

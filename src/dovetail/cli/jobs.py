@@ -1,0 +1,129 @@
+"""A checked job file, as Spark carries it out: inputs, join and sink."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dovetail.api import join
+from dovetail.cli.jobfile import FILE_FORMATS, Job, Source
+from dovetail.errors import ArgumentError, JobFileError
+from dovetail.specs import state_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def open_inputs(session: "SparkSession", job: Job) -> tuple["DataFrame", "DataFrame"]:
+    """Both inputs, as the job file describes them; nothing is read yet."""
+    left, right = (
+        _open(session, job, source, streaming=job.streaming) for source in (job.left, job.right)
+    )
+    return left, right
+
+
+def join_inputs(job: Job, left: "DataFrame", right: "DataFrame") -> "DataFrame":
+    """The joined DataFrame; a mistake in `[join]` names the job file."""
+    options = job.join
+    with blame(job, "join"):
+        return join(
+            left,
+            right,
+            options.on,
+            within=options.within,
+            memory=options.memory,
+            state=options.state,
+            algorithm=options.algorithm,
+            partitions=options.partitions,
+            slice_ms=options.slice_ms,
+        )
+
+
+def start(job: Job, joined: "DataFrame", *, available_now: bool) -> "StreamingQuery":
+    """Start the streaming query; `available_now` overrides the job's trigger."""
+    sink = job.sink
+    writer = joined.writeStream.options(**sink.options).queryName(job.spark.app_name)
+    writer = writer.option("checkpointLocation", str(sink.checkpoint))
+    writer = writer.outputMode(sink.mode or "append")
+    if available_now or job.trigger.available_now:
+        writer = writer.trigger(availableNow=True)
+    elif job.trigger.once:
+        writer = writer.trigger(once=True)
+    elif job.trigger.processing_time:
+        writer = writer.trigger(processingTime=job.trigger.processing_time)
+    with blame(job, "sink"):
+        if sink.table is not None:
+            return writer.toTable(sink.table)
+        return writer.format(sink.format).start(sink.path)
+
+
+def write(job: Job, joined: "DataFrame") -> None:
+    """Carry out a batch job."""
+    sink = job.sink
+    if sink.format == "console":  # Spark's console sink is for streams
+        joined.show(int(sink.options.get("numRows", "20")), truncate=False)
+        return
+    writer = joined.write.options(**sink.options).mode(sink.mode or "error")
+    with blame(job, "sink"):
+        if sink.table is not None:
+            writer.saveAsTable(sink.table)
+        else:
+            writer.format(sink.format).save(sink.path)
+
+
+def sample(session: "SparkSession", job: Job, rows: int) -> tuple[pa.Table, pa.Table]:
+    """The first rows of both inputs, read as a batch; both have to be files."""
+    for source in (job.left, job.right):
+        if source.format not in FILE_FORMATS:
+            raise JobFileError(
+                f"{job.file}: a sample can be taken of files only, but {source.side}.format is "
+                f"{source.format!r}. Explain without --sample."
+            )
+    left, right = (
+        _open(session, job, source, streaming=False).limit(rows).toArrow()
+        for source in (job.left, job.right)
+    )
+    return left, right
+
+
+def state_of(job: Job) -> Path:
+    """Where a streaming job's state is; its join has been planned, so it is a path."""
+    assert job.join.state is not None
+    return state_path(job.join.state)
+
+
+@contextmanager
+def blame(job: Job, key: str) -> Iterator[None]:
+    """Turn what Spark or the join says into an error that names the job file and the key."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except ArgumentError as error:
+        raise JobFileError(f"{job.file}: [{key}]: {error}") from error
+    except PySparkException as error:
+        said = str(error).strip().splitlines()[0]
+        raise JobFileError(f"{job.file}: {key}: Spark says: {said}") from error
+
+
+def _open(session: "SparkSession", job: Job, source: Source, *, streaming: bool) -> "DataFrame":
+    reader = session.readStream if streaming else session.read
+    reader = reader.format(source.format).options(**source.options)
+    with blame(job, f"{source.side}.schema"):
+        if source.schema is not None:
+            reader = reader.schema(source.schema)
+        elif streaming and source.format in FILE_FORMATS and source.format != "text":
+            batch = session.read.format(source.format).options(**source.options)
+            reader = reader.schema(batch.load(source.path).schema)
+    with blame(job, source.side):
+        frame: DataFrame = reader.load(source.path)
+    if source.watermark is not None:
+        with blame(job, f"{source.side}.watermark"):
+            frame = frame.withWatermark(*source.watermark)
+    if source.select:
+        with blame(job, f"{source.side}.select"):
+            frame = frame.selectExpr(*source.select)
+    return frame

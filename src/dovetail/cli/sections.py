@@ -1,0 +1,148 @@
+"""One table of a job file: values taken out by type, and complaints that say where and what.
+
+A complaint is a `JobFileError`. It names the file and the key, what stood there, and what may.
+"""
+
+import datetime as dt
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dovetail.errors import JobFileError
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
+_UNITS = {
+    "microsecond": dt.timedelta(microseconds=1),
+    "millisecond": dt.timedelta(milliseconds=1),
+    "second": dt.timedelta(seconds=1),
+    "minute": dt.timedelta(minutes=1),
+    "hour": dt.timedelta(hours=1),
+    "day": dt.timedelta(days=1),
+    "week": dt.timedelta(weeks=1),
+}
+_SHORT = {"us": "microsecond", "ms": "millisecond", "s": "second", "sec": "second"}
+_SHORT |= {"min": "minute", "h": "hour", "d": "day"}
+
+
+class Section:
+    """One table of the file. Its keys are taken out by type; an unknown key is refused."""
+
+    def __init__(self, file: Path, name: str, values: Any, known: Sequence[str]) -> None:
+        self.file = file
+        self.name = name
+        if not isinstance(values, dict):
+            raise JobFileError(f"{file}: {name} is {_kind(values)}; write it as a table, [{name}]")
+        self._values: dict[str, Any] = values
+        for key in values:
+            if key not in known:
+                self.refuse(key, f"is not known{_suggestion(key, known)}", "Keys", known)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def refuse(self, key: str, why: str, what: str = "", allowed: Sequence[str] = ()) -> NoReturn:
+        """Complain about a key, and say what is allowed."""
+        where = f"{self.name}.{key}" if self.name else key
+        hint = f" {what}: {', '.join(allowed)}." if allowed else ""
+        stop = "" if why.endswith("?") else "."
+        raise JobFileError(f"{self.file}: {where} {why}{stop}{hint}")
+
+    def get(self, key: str, kind: str, check: Callable[[Any], bool]) -> Any:
+        """A value that passes the check, or None if the key is not there."""
+        value = self._values.get(key)
+        if value is not None and not check(value):
+            self.refuse(key, f"is {_kind(value)} ({value!r}), but has to be {kind}")
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.get(key, "a text in quotes", lambda v: isinstance(v, str) and bool(v.strip()))
+        return None if value is None else str(value)
+
+    def needed_text(self, key: str, example: str) -> str:
+        value = self.text(key)
+        if value is None:
+            self.refuse(key, f"is missing; write for example {key} = {example}")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str]) -> str | None:
+        value = self.text(key)
+        if value is not None and value not in allowed:
+            self.refuse(key, f"is {value!r}{_suggestion(value, allowed)}", "Allowed", allowed)
+        return value
+
+    def flag(self, key: str) -> bool:
+        return bool(self.get(key, "true or false", lambda v: isinstance(v, bool)))
+
+    def whole(self, key: str) -> int | None:
+        value = self.get(key, "a whole number of 1 or more", lambda v: is_int(v) and v >= 1)
+        return None if value is None else int(value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(self.get(key, "a list of texts in quotes", are_texts) or ())
+
+    def scalars(self, key: str) -> dict[str, str]:
+        """A table of options, as Spark takes them: all values are texts."""
+        what = "a table of texts, numbers and booleans"
+        table = self.get(key, what, lambda v: isinstance(v, dict))
+        for name, value in (table or {}).items():
+            if not isinstance(value, (str, int, float, bool)):
+                nested = " (put the dotted name in quotes)" if isinstance(value, dict) else ""
+                self.refuse(
+                    f"{key}.{name}",
+                    f"is {_kind(value)}{nested}, but has to be a text, a number or a boolean",
+                )
+        return {name: _as_option(value) for name, value in (table or {}).items()}
+
+    def location(self, key: str) -> str | None:
+        """A path, made absolute from the file's directory; a URL is left as it is."""
+        value = self.text(key)
+        if value is None or is_url(value):
+            return value
+        return str((self.file.parent / Path(value).expanduser()).absolute())
+
+
+def parse_span(text: str) -> dt.timedelta:
+    """A span of time from `"5 minutes"`, `"1 hour 30 min"` or `"250ms"`; else a `ValueError`."""
+    total = dt.timedelta(0)
+    if not re.fullmatch(rf"\s*(?:{_SPAN.pattern}\s*)+", text, re.IGNORECASE):
+        raise ValueError(f"not a span of time: {text!r}")
+    for number, unit in _SPAN.findall(text):
+        name = _SHORT.get(unit.lower(), unit.lower().removesuffix("s"))
+        if name not in _UNITS:
+            raise ValueError(f"{unit!r} is not a unit of time; units are {', '.join(_UNITS)}")
+        total += float(number) * _UNITS[name]
+    return total
+
+
+def are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
+
+
+def is_url(text: str) -> bool:
+    """Whether a path names its storage itself (`s3://…`, `file:/…`)."""
+    return _URL.match(text) is not None
+
+
+def is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _as_option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kind(value: object) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list"}
+    return "a table" if isinstance(value, dict) else names.get(type(value), "a date or time")
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

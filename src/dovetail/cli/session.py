@@ -1,0 +1,86 @@
+"""How the command starts Spark: quietly, and with a clear word when it cannot.
+
+Spark's launcher, log and workers write to the standard error that the JVM inherited. Here that is
+a file, which is deleted in the end, or kept and named when something went wrong.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from dovetail.cli.doctor import java_problem
+from dovetail.cli.views import announce
+from dovetail.errors import EnvironmentProblemError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def spark_session(
+    console: Console, name: str, master: str, conf: Mapping[str, str], log: Path | None = None
+) -> Iterator["SparkSession"]:
+    """A session that is stopped at the end; `log` is where Spark's messages are kept."""
+    problem = java_problem()
+    if problem is not None:
+        raise EnvironmentProblemError(problem)
+    messages = log or _temporary_log()
+    try:
+        with announce(console, "Starting Spark"), _standard_error_to(messages):
+            session = _start(name, master, conf)
+        try:
+            yield session
+        finally:
+            session.stop()
+    except Exception:
+        if messages.stat().st_size:
+            typer.echo(f"Spark's own messages are in {messages}", err=True)
+        raise
+    if log is None:
+        messages.unlink(missing_ok=True)
+
+
+def _temporary_log() -> Path:
+    handle, path = tempfile.mkstemp(prefix="dovetail-spark-", suffix=".log")
+    os.close(handle)
+    return Path(path)
+
+
+def _start(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.session import local_session
+
+    if master.startswith("local"):
+        return local_session(name, **{"spark.master": master, **conf})
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {"spark.ui.showConsoleProgress": "false", **conf}.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise EnvironmentProblemError(
+            f"Spark could not start on {master}: {error}. Check that the master runs and can be "
+            "reached from here."
+        ) from error
+
+
+@contextmanager
+def _standard_error_to(path: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile write their standard error to a file, for good."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with path.open("ab") as handle:
+            os.dup2(handle.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

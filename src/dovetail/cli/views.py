@@ -1,0 +1,226 @@
+"""What a join looks like on a terminal: bars, sparklines and tables of its progress.
+
+Everything here turns a `Progress` into something Rich can print, on a terminal or as plain text.
+Nothing here waits, reads a clock or looks at Spark.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.kernel.memory import format_bytes
+from dovetail.kernel.protocol import SIDE_NAMES
+
+if TYPE_CHECKING:
+    from dovetail.spark.metrics import Progress
+
+PLAIN_WIDTH = 100  #: of output that does not go to a terminal
+DEFERRED_PHASES = ("reactive", "cleanup")  #: in the order they run
+COMPONENTS = {
+    "rows": "rows with their index",
+    "working": "working memory",
+    "input": "input batch",
+    "catalogue": "list of blocks on disk",
+}
+_PHASES = ("arriving", "deferred", *DEFERRED_PHASES, "idle")
+_SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def make_console(*, stderr: bool = False, plain: bool = False) -> Console:
+    """A console, wide enough for the tables where there is no terminal; `plain`: as if none."""
+    terminal = False if plain else None
+    console = Console(stderr=stderr, highlight=False, force_terminal=terminal)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PLAIN_WIDTH
+    return console
+
+
+@contextmanager
+def announce(console: Console, what: str) -> Iterator[None]:
+    """Say what is going on: a spinner on a terminal, one plain line elsewhere."""
+    if console.is_terminal:
+        with console.status(f"{what} …"):
+            yield
+    else:
+        console.print(f"{what} …")
+        yield
+
+
+def bar(share: float, width: int = 20) -> Text:
+    """A part of a whole, `share` from 0 to 1; what lies outside is cut off."""
+    full = round(max(0.0, min(share, 1.0)) * width)
+    return Text("█" * full, "cyan") + Text("░" * (width - full), "dim")
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """The last `width` values, the largest of them at full height."""
+    shown = list(values)[-width:]
+    top = max(shown, default=0.0)
+    if top <= 0:
+        return _SPARKS[0] * len(shown)
+    steps = len(_SPARKS) - 1
+    return "".join(_SPARKS[round(max(0.0, value) / top * steps)] for value in shown)
+
+
+def percent(part: float, whole: float | None) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def phase_of(recorded: str, record: Mapping[str, Any] | None) -> str:
+    """What a partition is doing: its phase, deferred work told apart by what it produced last."""
+    if recorded != "deferred" or record is None:
+        return recorded
+    produced = [phase for phase in DEFERRED_PHASES if record["rows_out"].get(phase)]
+    return produced[-1] if produced else recorded
+
+
+def last_records(progress: "Progress") -> dict[int, dict[str, Any]]:
+    """The newest record of each partition."""
+    return {record["partition"]: record for record in progress.records()}
+
+
+def overall_phase(progress: "Progress", records: Mapping[int, Mapping[str, Any]]) -> str:
+    """What the join is doing: the earliest phase among the partitions that stepped last."""
+    phases = [
+        phase_of(part.phase, records.get(part.partition))
+        for part in progress.partitions
+        # a partition that got no row made no version, and says nothing of what goes on now
+        if part.version == progress.version
+    ]
+    return min(phases, key=_PHASES.index, default="starting")
+
+
+def memory_now(records: Mapping[int, Mapping[str, Any]]) -> int:
+    """The most that the newest step of each partition held, summed."""
+    return sum(int(record["memory_peak"]) for record in records.values())
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known of a running join besides its progress."""
+
+    seconds: float  #: since it was started
+    expected: tuple[int, int] | None = None  #: rows to come in on each side
+    most_pending: int = 0  #: rows that have been pending at once so far
+
+
+def live_view(progress: "Progress | None", outlook: Outlook) -> Table:
+    """A running join in six lines."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", min_width=8)
+    grid.add_column(justify="right", min_width=19)
+    grid.add_column()
+    clock = f"{outlook.seconds:.0f} s"
+    if progress is None or not progress.partitions:
+        grid.add_row("phase", "first micro-batch", Text(clock, "dim"))
+        return grid
+    records = last_records(progress)
+    phase = overall_phase(progress, records)
+    grid.add_row("phase", Text(phase, "bold"), Text(f"batch {progress.version}, {clock}", "dim"))
+    left, right = progress.rows_in
+    grid.add_row("rows in", f"{left:,} + {right:,}", _part_done(left + right, outlook.expected))
+    out = progress.rows_out
+    grid.add_row("rows out", f"{sum(out.values()):,}", Text(_by_phase(out), "dim"))
+    used = memory_now(records)
+    budget = progress.budget_bytes
+    limit = Text("unbounded", "dim")
+    if budget:
+        limit = bar(used / budget) + Text(f"  of {format_bytes(budget)}", "dim")
+    grid.add_row("memory", format_bytes(used), limit)
+    grid.add_row("spilled", format_bytes(progress.spilled_bytes), "")
+    pending, most = progress.pending_rows, outlook.most_pending
+    # while rows come, there is ever more to do: a bar would run backwards
+    settled = phase != "arriving" and most > 0
+    worked_off = _part_done(most - pending, (most, 0)) if settled else Text()
+    grid.add_row("pending", f"{pending:,} rows", worked_off)
+    return grid
+
+
+def _part_done(done: int, expected: tuple[int, int] | None) -> Text:
+    if not expected or not sum(expected):
+        return Text()
+    share = done / sum(expected)
+    return bar(share) + Text(f"  {100 * share:.0f} %", "dim")
+
+
+def live_line(progress: "Progress", seconds: float) -> str:
+    """The same as one line, for output that is not a terminal."""
+    records = last_records(progress)
+    left, right = progress.rows_in
+    budget = progress.budget_bytes
+    limit = "" if budget is None else f" of {format_bytes(budget)}"
+    return (
+        f"{seconds:5.1f} s  batch {progress.version}, {overall_phase(progress, records)}: "
+        f"{left:,} + {right:,} rows in, {sum(progress.rows_out.values()):,} out, "
+        f"{format_bytes(memory_now(records))}{limit}, "
+        f"{format_bytes(progress.spilled_bytes)} spilled, {progress.pending_rows:,} pending"
+    )
+
+
+def _by_phase(out: Mapping[str, int]) -> str:
+    phases = [*(p for p in ("arriving", *DEFERRED_PHASES) if p in out)]
+    return ", ".join(f"{out[phase]:,} {phase}" for phase in phases) if len(phases) > 1 else ""
+
+
+def summary(
+    progress: "Progress",
+    seconds: float,
+    inputs: tuple[str, str] = SIDE_NAMES,
+    keyless: tuple[int, int] = (0, 0),
+) -> Table:
+    """What a join has done, from its state. `keyless`: rows of each side with a null key."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for name, rows, nulls in zip(inputs, progress.rows_in, keyless, strict=True):
+        note = f"{nulls:,} with a null key, which matches nothing" if nulls else ""
+        table.add_row(f"rows in, {name}", f"{rows + nulls:,}", note)
+    table.add_row("rows out", f"{sum(progress.rows_out.values()):,}", "")
+    table.add_section()
+    _add_results(table, progress)
+    table.add_section()
+    _add_memory(table, progress)
+    table.add_section()
+    rows = sum(int(part.totals["flushed_rows"]) for part in progress.partitions)
+    spilled = f"{rows:,} rows" if rows else "everything stayed in memory"
+    table.add_row("spilled to disk", format_bytes(progress.spilled_bytes), spilled)
+    table.add_row("time", f"{seconds:.1f} s", f"{progress.version + 1} micro-batches")
+    return table
+
+
+def _add_results(table: Table, progress: "Progress") -> None:
+    out = progress.rows_out
+    total = sum(out.values())
+    later = sum(out.get(phase, 0) for phase in DEFERRED_PHASES)
+    arriving = out.get("arriving", 0)
+    table.add_row("results before the inputs ended", f"{arriving:,}", percent(arriving, total))
+    table.add_row("results after the inputs ended", f"{later:,}", percent(later, total))
+    for phase in DEFERRED_PHASES:
+        if out.get(phase):
+            table.add_row(f"  {phase}", f"{out[phase]:,}", percent(out[phase], total))
+
+
+def _add_memory(table: Table, progress: "Progress") -> None:
+    budget = progress.budget_bytes
+    peaks = dict(progress.memory)
+    total = peaks.pop("total", 0)
+    for component in [*(c for c in COMPONENTS if c in peaks), *(set(peaks) - set(COMPONENTS))]:
+        used = peaks[component]
+        name = COMPONENTS.get(component, component)
+        table.add_row(f"memory, {name}", format_bytes(used), percent(used, budget))
+    at_worst = format_bytes(sum(peaks.values()))
+    table.add_row("memory, sum of these", at_worst, "each at its own worst moment")
+    table.add_row(
+        "[bold]memory, most at any time[/bold]", format_bytes(total), percent(total, budget)
+    )
+    limit = "unbounded" if budget is None else format_bytes(budget)
+    count = progress.identity["partitions"]
+    table.add_row("budget", limit, f"over {count} partition{'s' if count > 1 else ''}")

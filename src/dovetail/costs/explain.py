@@ -1,0 +1,234 @@
+"""What a join will do, in words: made from its spec and its budget before anything runs.
+
+An `Explanation` is a list of titled sections; `str()` of it is for people to read. The numbers are
+those the operators work with: the split of the budget is `twoway.base`'s, and the width of a row
+is Arrow's, with `ASSUMED_BYTES` for a value whose width its type does not tell, unless a sample of
+rows does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from dovetail.kernel.memory import format_bytes
+from dovetail.kernel.protocol import SIDE_NAMES
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
+from dovetail.twoway import ALGORITHMS, TwoWaySpec
+from dovetail.twoway.base import WORKING_SHARE
+
+ASSUMED_BYTES = 16  #: of a string or a binary
+_ASSUMED_ITEMS = 4  # of a list or a map
+
+
+@dataclass(frozen=True)
+class PlannedJoin:
+    """A join as it would run, and how its settings came about."""
+
+    spec: TwoWaySpec
+    algorithm: str
+    asked_algorithm: str
+    memory_bytes: int | None
+    partitions: int
+    asked_partitions: int | None
+    batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
+    streaming: bool
+    state: Path | None = None
+    state_note: str = ""
+    samples: tuple[pa.Table, pa.Table] | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A plan in words: `print` it."""
+
+    sections: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            line
+            for title, lines in self.sections
+            for line in (title, *(f"  {line}" for line in lines))
+        )
+
+
+@dataclass(frozen=True)
+class RowWidth:
+    """The bytes that a row takes in Arrow, on average."""
+
+    nbytes: float
+    source: str  #: where the number comes from
+
+    @property
+    def held_bytes(self) -> float:
+        """With the index that a row in memory has."""
+        return self.nbytes + INDEX_BYTES_PER_ROW
+
+
+def explain_join(plan: PlannedJoin) -> Explanation:
+    """Say what a join will do, and why."""
+    samples: Sequence[pa.Table | None] = plan.samples or (None, None)
+    widths = [row_width(*pair) for pair in zip(plan.spec.schemas, samples, strict=True)]
+    sections = [
+        ("join", _inputs(plan, widths)),
+        ("keys", _keys(plan.spec)),
+        ("algorithm", _algorithm(plan)),
+        ("partitions", _partitions(plan)),
+        ("memory", _memory(plan, widths)),
+        ("when memory is full", _spilling(plan)),
+        ("when the inputs end or fall silent", _ending(plan)),
+        ("state", _state(plan)),
+        ("output", [_columns(plan.spec.layout.schema)]),
+    ]
+    return Explanation(tuple((title, tuple(lines)) for title, lines in sections))
+
+
+def row_width(schema: pa.Schema, sample: pa.Table | None = None) -> RowWidth:
+    """How many bytes a row takes: measured on a sample, or else from the types."""
+    if sample is not None and sample.num_rows:
+        return RowWidth(sample.nbytes / sample.num_rows, f"measured on {sample.num_rows:,} rows")
+    guessed = [field.name for field in schema if not _is_fixed(field.type)]
+    total = sum(_value_bytes(field.type) for field in schema)
+    if not guessed:
+        return RowWidth(total, "by its types")
+    return RowWidth(total, f"taking {ASSUMED_BYTES} bytes for a value of {', '.join(guessed)}")
+
+
+def _value_bytes(type_: pa.DataType) -> float:
+    if pa.types.is_null(type_):
+        return 0
+    if _is_fixed(type_):
+        return float(type_.bit_width) / 8
+    if pa.types.is_struct(type_):
+        return sum(_value_bytes(type_.field(index).type) for index in range(type_.num_fields))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return 4 + _ASSUMED_ITEMS * _value_bytes(type_.value_type)
+    if pa.types.is_map(type_):
+        return 4 + _ASSUMED_ITEMS * (_value_bytes(type_.key_type) + _value_bytes(type_.item_type))
+    return 4 + ASSUMED_BYTES  # an offset, and the value
+
+
+def _is_fixed(type_: pa.DataType) -> bool:
+    try:
+        return bool(type_.bit_width) and not pa.types.is_nested(type_)
+    except ValueError:  # Arrow's way of saying no
+        return pa.types.is_null(type_)  # type: ignore[no-any-return]
+
+
+def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
+    spec = plan.spec
+    pairs = zip(spec.left_keys, spec.right_keys, strict=True)
+    if spec.within is None:
+        matches = " and ".join(f"left.{a} = right.{b}" for a, b in pairs)
+    else:
+        a, b = next(pairs)
+        unit = spec.left.field(a).type
+        matches = f"|left.{a} - right.{b}| <= {spec.within} (in units of {unit})"
+    kind = "two streams" if plan.streaming else "two batch inputs"
+    lines = [f"{kind}, inner, where {matches}"]
+    for side, schema, width in zip(SIDE_NAMES, spec.schemas, widths, strict=True):
+        lines.append(f"{side}: {_columns(schema)}")
+        lines.append(f"  about {width.nbytes:.0f} bytes a row, {width.source}")
+    return lines
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _keys(spec: TwoWaySpec) -> list[str]:
+    types = ", ".join(str(type_) for type_ in spec.codec.types)
+    if spec.codec.exact:
+        return [
+            f"{types}: coded in 64 bits, ordered and exact",
+            "equal codes are equal keys, so that no candidate pair has to be verified",
+        ]
+    return [
+        f"{types}: hashed to 64 bits",
+        "every candidate pair is verified on the key columns themselves",
+    ]
+
+
+def _algorithm(plan: PlannedJoin) -> list[str]:
+    why = {
+        "xjoin": "an equality join of any size: what does not fit in memory goes to disk",
+        "shj": "keeps every row in memory: fast, and an error when the budget is used up",
+    }.get(plan.algorithm, "")
+    if plan.asked_algorithm != "auto":
+        return [f"{plan.algorithm}, as asked", why]
+    if plan.spec.within is None:
+        return [f"{plan.algorithm}, chosen for its spilling", why]
+    able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.joins_bands)
+    return [f"{plan.algorithm}, chosen because band joins are done by {able} only", why]
+
+
+def _partitions(plan: PlannedJoin) -> list[str]:
+    if plan.spec.within is not None:
+        return ["1: a band join cannot be split by hash"]
+    why = "as asked" if plan.asked_partitions else "the parallelism of the Spark session"
+    fixed = "; fixed for the life of the state directory" if plan.streaming else ""
+    return [f"{plan.partitions}, {why}{fixed}", "rows are split by a hash of the key"]
+
+
+def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
+    if plan.memory_bytes is None:
+        return ["unbounded: all rows stay in memory, and nothing is spilled"]
+    share = plan.memory_bytes // plan.partitions
+    working = int(share * WORKING_SHARE)
+    room = share - working
+    batch = int(max(width.nbytes for width in widths) * plan.batch_rows)
+    free = max(0, room - batch)
+    lines = [
+        f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
+        f"  {format_bytes(working):>9}  working memory: sorting, probing, output, blocks read back",
+        f"  {format_bytes(room):>9}  rows with their index, the input batch, the list of blocks",
+    ]
+    if batch > room:
+        fits = int(room / 2 / max(1.0, *(width.nbytes for width in widths)))
+        lines.append(
+            f"TOO SMALL for an input batch of {plan.batch_rows:,} rows ({format_bytes(batch)}): "
+            f"raise memory, lower partitions, or set "
+            f"spark.sql.execution.arrow.maxRecordsPerBatch to {max(1, fits):,} or so"
+        )
+        return lines
+    lines.append(
+        f"an input batch has up to {plan.batch_rows:,} rows ({format_bytes(batch)}): "
+        "spark.sql.execution.arrow.maxRecordsPerBatch"
+    )
+    for side, width in zip(SIDE_NAMES, widths, strict=True):
+        rows = int(free / width.held_bytes) * plan.partitions
+        lines.append(
+            f"beside it, all partitions together hold about {rows:,} rows of the {side} input "
+            f"alone ({width.held_bytes:.0f} bytes each with the index)"
+        )
+    return lines
+
+
+def _spilling(plan: PlannedJoin) -> list[str]:
+    if plan.memory_bytes is None:
+        return ["there is no limit, so it never is"]
+    if plan.algorithm == "xjoin":
+        return [
+            "the hash bucket with the most rows, of either side, goes to disk as sorted blocks;",
+            "its rows meet those that come later once the inputs are silent",
+        ]
+    return ["the join stops with an error that says so; raise memory and start again to go on"]
+
+
+def _ending(plan: PlannedJoin) -> list[str]:
+    if plan.algorithm != "xjoin" or plan.memory_bytes is None:
+        return ["nothing is left to do: every pair left as soon as its second row came"]
+    lines = [
+        "reactive: blocks on disk meet the rows in memory",
+        "cleanup: blocks on disk meet blocks on disk, each pair of rows exactly once",
+    ]
+    if plan.streaming:
+        lines.append("in slices of time, so that new rows do not wait; then no micro-batch runs")
+    return lines
+
+
+def _state(plan: PlannedJoin) -> list[str]:
+    if not plan.streaming:
+        return ["none: a batch join keeps nothing"]
+    return [*([str(plan.state)] if plan.state else []), plan.state_note]

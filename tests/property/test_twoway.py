@@ -1,0 +1,362 @@
+"""Every two-way operator, under any circumstances, emits each matching pair exactly once.
+
+Hypothesis draws the circumstances of a case (key types, sizes, skew, budget, how rows come); the
+rows and the steps follow from the case's seed. So a case is repeated by its printed value alone:
+one that ever failed goes into `FAILED_BEFORE`.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from dovetail.testing.arrivals import (
+    Bursts,
+    Crash,
+    Habits,
+    Poll,
+    Push,
+    Restore,
+    Step,
+    burst_script,
+    random_script,
+)
+from dovetail.testing.conformance import (
+    Outcome,
+    Relations,
+    assert_exactly_once,
+    assert_part_of,
+    run_script,
+)
+from dovetail.testing.generators import (
+    BAND_TYPES,
+    KEY_TYPES,
+    Distribution,
+    Payload,
+    Shape,
+    join_spec,
+    make_relations,
+)
+from dovetail.testing.oracle import Pairs, nested_loop
+from dovetail.twoway import ALGORITHMS, TwoWaySpec
+from dovetail.twoway.base import MIN_BUDGET_BYTES
+
+pytestmark = pytest.mark.fuzz
+
+CASES_PER_OPERATOR = 2_000
+Style = Literal["mixed", "bursts", "one side first", "restore after every step", "re-opened"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The circumstances of one join."""
+
+    seed: int
+    keys: tuple[str, ...] = ("int64",)
+    rows: tuple[int, int] = (100, 100)
+    distribution: Distribution = "uniform"
+    domain: int = 40
+    null_share: float = 0.0
+    nan_share: float = 0.0
+    payload: Payload = "text"
+    payload_bytes: int = 200
+    budget: int | None = MIN_BUDGET_BYTES
+    style: Style = "mixed"
+    batch_rows: int = 15
+    within: float | None = None
+
+    def build(self) -> tuple[TwoWaySpec, Relations, list[Step]]:
+        rng = np.random.default_rng(self.seed)
+        shape = Shape(
+            0, self.keys, self.distribution, self.domain, self.null_share, self.nan_share,
+            self.payload, self.payload_bytes,
+        )  # fmt: skip
+        relations = make_relations(rng, *(replace(shape, rows=rows) for rows in self.rows))
+        return join_spec(relations, self.within), relations, self._script(rng)
+
+    def _script(self, rng: np.random.Generator) -> list[Step]:
+        batch_rows = self.batch_rows
+        if self.budget is not None:
+            # a batch may have twice as many rows, and has to fit beside some rows in memory
+            batch_rows = min(batch_rows, self.budget // (8 * (self.payload_bytes + 300)))
+        if self.style == "bursts":
+            script = burst_script(rng, self.rows, Bursts(2 * batch_rows, batch_rows))
+            return [*script, Poll(50), Restore(), Poll(50), Crash(), Poll(200)]
+        if self.style == "one side first":
+            first = random_script(rng, (self.rows[0], 0), Habits(batch_rows, left_share=1.0))
+            return first + random_script(rng, (0, self.rows[1]), Habits(batch_rows, left_share=0.0))
+        if self.style == "restore after every step":
+            script = random_script(rng, self.rows, Habits(batch_rows, restores=0, crashes=0))
+            return list(itertools.chain.from_iterable((step, Restore()) for step in script))
+        if self.style == "re-opened":
+            return random_script(rng, self.rows, Habits(batch_rows, polls=0.6, finishes=0.6))
+        return random_script(rng, self.rows, Habits(batch_rows))
+
+
+@dataclass
+class Tally:
+    """What happened in all the cases of one test."""
+
+    cases: int = 0
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        self.cases += 1
+        self.happened.update(outcome.events)
+        self.happened.update(outcome.rows_out)
+        self.happened["spilled"] += outcome.flushed_rows > 0
+        self.happened["refused"] += outcome.error is not None
+        self.happened["one key value spilled"] += (
+            outcome.flushed_rows > 0 and case.distribution == "single"
+        )
+
+    def assert_all_happened(self, *names: str) -> None:
+        missing = [name for name in names if not self.happened[name]]
+        assert not missing, f"{missing} never happened in {self.cases} cases: {self.happened}"
+
+
+# -- circumstances --------------------------------------------------------------------------
+
+SINGLE_KEYS = [(name,) for name in KEY_TYPES]
+COMPOSITE_KEYS = [
+    ("int32", "string"),
+    ("bool", "binary"),
+    ("float64", "date"),
+    ("string", "decimal38", "timestamp"),
+    ("int8", "float32", "time"),
+]
+ANY_KEYS = SINGLE_KEYS + COMPOSITE_KEYS
+ANY_ROWS = st.tuples(st.integers(0, 130), st.integers(0, 130))
+
+
+def cases(
+    *keys: tuple[str, ...],
+    rows: st.SearchStrategy[tuple[int, int]] = ANY_ROWS,
+    budgets: tuple[int | None, ...] = (MIN_BUDGET_BYTES, MIN_BUDGET_BYTES, 100_000, 400_000, None),
+    styles: tuple[Style, ...] = ("mixed", "mixed", "bursts", "one side first", "re-opened"),
+    distributions: tuple[Distribution, ...] = ("uniform", "uniform", "zipf", "sequential"),
+    payloads: tuple[tuple[Payload, int], ...] = (
+        ("text", 200), ("text", 400), ("text", 400), ("mixed", 250), ("none", 0),
+    ),
+) -> st.SearchStrategy[Case]:  # fmt: skip
+    def build(payload: tuple[Payload, int], **circumstances: object) -> Case:
+        return Case(payload=payload[0], payload_bytes=payload[1], **circumstances)  # type: ignore[arg-type]
+
+    return st.builds(
+        build,
+        seed=st.integers(0, 2**63 - 1),
+        keys=st.sampled_from(keys or ANY_KEYS),
+        rows=rows,
+        distribution=st.sampled_from(distributions),
+        domain=st.sampled_from([12, 40, 40, 200]),
+        null_share=st.sampled_from([0.0, 0.05, 0.3]),
+        nan_share=st.sampled_from([0.0, 0.1]),
+        payload=st.sampled_from(payloads),
+        budget=st.sampled_from(budgets),
+        style=st.sampled_from(styles),
+        batch_rows=st.sampled_from([1, 5, 15, 15, 25]),
+    )
+
+
+LEAST: tuple[int | None, ...] = (MIN_BUDGET_BYTES,)
+WIDE: tuple[tuple[Payload, int], ...] = (("text", 400), ("text", 800))
+LOPSIDED = st.permutations([st.integers(60, 100), st.integers(4, 12)]).flatmap(
+    lambda pair: st.tuples(*pair)
+)
+EMPTY = st.permutations([st.just(0), st.integers(0, 150)]).flatmap(lambda pair: st.tuples(*pair))
+
+THEMES: dict[str, st.SearchStrategy[Case]] = {
+    "booleans and small integers": cases(("bool",), ("int8",), ("int16",)),
+    "integers": cases(("int32",), ("int64",)),
+    "floats": cases(("float32",), ("float64",)),
+    "decimals": cases(("decimal9",), ("decimal18",), ("decimal38",)),
+    "strings": cases(("string",)),
+    "binaries": cases(("binary",)),
+    "dates and times": cases(
+        ("date",), ("timestamp",), ("timestamp_ntz",), ("time",), ("duration",)
+    ),
+    "composite keys": cases(*COMPOSITE_KEYS),
+    "one key value": cases(
+        rows=LOPSIDED | st.tuples(st.integers(45, 55), st.integers(45, 55)),
+        distributions=("single",),
+        payloads=(("text", 1200),),
+        budgets=(*LEAST, *LEAST, *LEAST, None),
+    ),
+    "skewed keys": cases(distributions=("zipf",)),
+    "unique keys": cases(("int64",), ("string",), distributions=("sequential",)),
+    "an empty side": cases(rows=EMPTY),
+    "least budget": cases(payloads=WIDE, budgets=LEAST),
+    "inputs re-opened": cases(budgets=LEAST, styles=("re-opened",)),
+    "restored after every step": cases(budgets=LEAST, styles=("restore after every step",)),
+    "bursts and pauses": cases(budgets=LEAST, styles=("bursts",)),
+}
+#: Everything a spilling join does; cases of one theme together have to get there.
+PHASES = ("spilled", "reactive", "cleanup", "restores", "interrupted cleanups")
+EXPECTED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(THEMES, PHASES),
+    "one key value": (*PHASES, "one key value spilled"),
+    "an empty side": ("spilled", "restores"),
+    "inputs re-opened": (*PHASES, "reopenings", "crashes"),
+    "bursts and pauses": (*PHASES, "crashes"),
+}
+SPILLING = {"xjoin"}
+
+
+def run_cases(
+    strategy: st.SearchStrategy[Case], number: int, check: Callable[[Case], Outcome]
+) -> Tally:
+    """Run as many cases as the profile says; `number` sets the tests' cases apart."""
+    tally = Tally()
+
+    @seed(number)
+    @given(strategy)
+    def run(case: Case) -> None:
+        tally.add(case, check(case))
+
+    run()
+    assert tally.cases >= settings.default.max_examples
+    return tally
+
+
+class Runner:
+    """Runs cases in directories of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directories = (directory / str(number) for number in itertools.count())
+
+    def __call__(self, algorithm: str, case: Case, budget: int | None) -> tuple[Outcome, Pairs]:
+        spec, relations, script = case.build()
+        outcome = run_script(
+            algorithm, spec, relations, script, budget, next(self._directories), label=repr(case)
+        )
+        return outcome, nested_loop(spec, *relations)
+
+    def check(self, algorithm: str, case: Case) -> Outcome:
+        outcome, expected = self(algorithm, case, case.budget)
+        if algorithm in SPILLING or case.budget is None or outcome.error is None:
+            assert_exactly_once(outcome, expected)
+        else:
+            # over its budget, an operator that cannot spill stops, and says which ones can
+            assert "'xjoin'" in str(outcome.error), case
+            assert_part_of(outcome, expected)
+        return outcome
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def test_profile_when_all_themes_run_then_each_operator_sees_enough_cases() -> None:
+    assert len(THEMES) * settings.default.max_examples >= CASES_PER_OPERATOR
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_join_when_driven_by_any_script_then_emits_each_pair_once(
+    algorithm: str, theme: str, runner: Runner
+) -> None:
+    number = list(THEMES).index(theme)
+    tally = run_cases(THEMES[theme], number, lambda case: runner.check(algorithm, case))
+    if algorithm in SPILLING:
+        tally.assert_all_happened(*EXPECTED[theme])
+    else:
+        tally.assert_all_happened("restores", *(["arriving"] if theme != "an empty side" else []))
+
+
+@pytest.mark.parametrize("algorithm", [n for n in ALGORITHMS if n not in SPILLING])
+def test_join_when_over_budget_then_refuses_and_what_it_emitted_is_right(
+    algorithm: str, runner: Runner
+) -> None:
+    strategy = cases(payloads=WIDE, budgets=(MIN_BUDGET_BYTES, 100_000))
+    tally = run_cases(strategy, 100, lambda case: runner.check(algorithm, case))
+    tally.assert_all_happened("refused", "arriving")
+
+
+# -- band joins -----------------------------------------------------------------------------
+
+
+def band_cases(name: str) -> st.SearchStrategy[Case]:
+    if name.startswith("float"):
+        widths = st.sampled_from([0.0, 0.1, 0.37, 0.74, 1e-45, 5e-324, 3.0, 1e39, 1e308])
+    else:
+        widths = st.sampled_from([0, 1, 2, 7, 100, 2**31, 2**62, 2**63 - 1])
+    base = cases((name,), budgets=(None, None, None, 400_000), payloads=(("text", 20),))
+    return st.builds(lambda case, within: replace(case, within=within), base, widths)
+
+
+@pytest.mark.parametrize("key", BAND_TYPES)
+@pytest.mark.parametrize("algorithm", [n for n, kind in ALGORITHMS.items() if kind.joins_bands])
+def test_band_join_when_driven_by_any_script_then_emits_each_pair_once(
+    algorithm: str, key: str, runner: Runner
+) -> None:
+    number = 200 + BAND_TYPES.index(key)
+    tally = run_cases(band_cases(key), number, lambda case: runner.check(algorithm, case))
+    tally.assert_all_happened("arriving", "restores")
+
+
+# -- against the same operator without a budget ---------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", sorted(SPILLING))
+def test_join_when_spilling_then_equals_its_unbounded_twin(algorithm: str, runner: Runner) -> None:
+    def check(case: Case) -> Outcome:
+        bounded, _ = runner(algorithm, case, case.budget)
+        twin, _ = runner(algorithm, case, None)
+        assert twin.flushed_rows == 0
+        assert_exactly_once(bounded, twin.pairs())
+        assert set(twin.rows_out) <= {"arriving"}
+        return bounded
+
+    rows = st.tuples(st.integers(90, 110), st.integers(90, 110))
+    strategy = cases(rows=rows, budgets=LEAST, payloads=(("text", 400),))
+    # rows with a null are not kept, and would let some of the cases fit into memory
+    tally = run_cases(strategy.map(lambda case: replace(case, null_share=0.0)), 300, check)
+    assert tally.happened["spilled"] == tally.cases, "every one of these is larger than its budget"
+
+
+# -- scripts that Hypothesis can shrink -----------------------------------------------------
+
+STEPS = st.one_of(
+    st.builds(Push, st.integers(0, 1), st.integers(0, 40)),
+    st.builds(Push, st.integers(0, 1), st.integers(20, 40)),
+    st.builds(Poll, st.integers(1, 500)),
+    st.sampled_from([Restore(), Crash()]),
+)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_join_when_steps_are_drawn_one_by_one_then_emits_each_pair_once(
+    algorithm: str, tmp_path: Path
+) -> None:
+    runner = (tmp_path / str(number) for number in itertools.count())
+    case = Case(seed=1, rows=(150, 150), domain=30, payload_bytes=400)
+    spec, relations, _ = case.build()
+    expected = nested_loop(spec, *relations)
+    budget = case.budget if algorithm in SPILLING else None
+
+    @given(st.lists(STEPS, max_size=40))
+    def run(script: list[Step]) -> None:
+        outcome = run_script(algorithm, spec, relations, script, budget, next(runner))
+        assert_exactly_once(outcome, expected)
+
+    run()
+
+
+# -- every failure ever seen ----------------------------------------------------------------
+
+FAILED_BEFORE: list[tuple[str, Case]] = []
+
+
+@pytest.mark.parametrize(("algorithm", "case"), FAILED_BEFORE)
+def test_join_when_case_failed_before_then_emits_each_pair_once(
+    algorithm: str, case: Case, runner: Runner
+) -> None:
+    runner.check(algorithm, case)

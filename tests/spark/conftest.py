@@ -1,0 +1,197 @@
+"""One Spark session for all tests below, and a bench on which a test sets up and runs its join.
+
+The oracle is Spark's own batch join of the very same files. Results are compared as multisets of
+rows, values as Arrow gives them, so that NaN equals NaN and -0.0 differs from 0.0.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
+
+import dovetail
+from dovetail.spark.metrics import Progress
+from dovetail.spark.session import local_session
+
+CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    # small batches fit the small budgets that make a join of a few thousand rows spill
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    # tests are many short queries: compiling them well takes longer than running them
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timeType.enabled": "true",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = local_session("dovetail-tests", 2, **CONF)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[Any]:
+    """Set settings of the session for one test: `conf(name, value)`."""
+    before: dict[str, str | None] = {}
+
+    def set_(name: str, value: str) -> None:
+        before.setdefault(name, spark.conf.get(name, None))
+        spark.conf.set(name, value)
+
+    yield set_
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Iterator["Bench"]:
+    made = Bench(spark, tmp_path)
+    yield made
+    for query in spark.streams.active:
+        query.stop()
+
+
+def multiset(rows: DataFrame | pa.Table) -> Counter[str]:
+    """Rows as a multiset, columns in order."""
+    table = rows if isinstance(rows, pa.Table) else rows.toArrow()
+    columns = [column.to_pylist() for column in table.columns]
+    return Counter(repr(row) for row in zip(*columns, strict=True))
+
+
+def assert_same_rows(got: DataFrame | pa.Table, expected: DataFrame | pa.Table, about: str) -> None:
+    """Equal as multisets; the message shows what is missing and what is too much."""
+    found, wanted = multiset(got), multiset(expected)
+    if found != wanted:
+        missing, extra = wanted - found, found - wanted
+        raise AssertionError(
+            f"{about}: {wanted.total()} rows expected, {found.total()} found; "
+            f"{missing.total()} missing, for example {list(missing)[:3]}; "
+            f"{extra.total()} too many, for example {list(extra)[:3]}"
+        )
+
+
+@dataclass
+class Bench:
+    """Two inputs as folders of Parquet files, a join of them, and a query that runs it."""
+
+    spark: SparkSession
+    root: Path
+    schemas: dict[str, pa.Schema] = field(default_factory=dict)
+
+    # -- inputs -----------------------------------------------------------------------------
+
+    def write(self, name: str, rows: pa.Table | pa.RecordBatch, files: int = 2) -> None:
+        """Add rows to an input, as this many files."""
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        self.schemas.setdefault(name, table.schema)
+        folder = self.root / name
+        folder.mkdir(exist_ok=True)
+        known = len(list(folder.glob("*.parquet")))
+        for number in range(files):
+            start = number * len(table) // files
+            stop = (number + 1) * len(table) // files
+            path = folder / f"{known + number:04d}.parquet"
+            hidden = path.with_name(f".{path.name}")  # a stream must not see half a file
+            pq.write_table(table.slice(start, stop - start), hidden, store_schema=False)
+            hidden.rename(path)
+
+    def keyed(self, name: str, keys: Any, files: int = 2, text: int = 40, seed: int = 1) -> None:
+        """Add rows `k`, `<name>_id`, `<name>_text` to an input."""
+        rng = np.random.default_rng([seed, *name.encode()])
+        keys = keys if isinstance(keys, pa.Array) else pa.array(keys)
+        known = len(self.batch(name).toArrow()) if name in self.schemas else 0
+        ids = np.arange(known, known + len(keys))
+        letters = rng.integers(97, 123, (len(keys), text), dtype=np.uint8)
+        texts = [row.tobytes().decode() for row in letters]
+        columns = {"k": keys, f"{name}_id": ids, f"{name}_text": texts}
+        self.write(name, pa.table(columns), files)
+
+    def batch(self, name: str) -> DataFrame:
+        schema = from_arrow_schema(self.schemas[name])
+        return self.spark.read.schema(schema).parquet(str(self.root / name))
+
+    def stream(self, name: str, files_per_trigger: int = 1) -> DataFrame:
+        reader = self.spark.readStream.schema(from_arrow_schema(self.schemas[name]))
+        reader = reader.option("maxFilesPerTrigger", files_per_trigger)
+        return reader.parquet(str(self.root / name))
+
+    # -- the join and its query -------------------------------------------------------------
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    def join(self, files_per_trigger: int = 1, **options: Any) -> DataFrame:
+        """The streaming join of `left` and `right`, on `k` unless told otherwise."""
+        options = {"on": "k", "state": self.state, "partitions": 2, **options}
+        sides = [self.stream(name, files_per_trigger) for name in ("left", "right")]
+        return dovetail.join(*sides, **options)
+
+    def start(self, joined: DataFrame, **trigger: Any) -> StreamingQuery:
+        writer = joined.writeStream.format("parquet").option("path", str(self.out))
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**(trigger or {"availableNow": True})).start()
+
+    def run(self, joined: DataFrame) -> StreamingQuery:
+        """Run the query into Parquet until it ends by itself."""
+        query = self.start(joined)
+        query.awaitTermination()
+        return query
+
+    def results(self) -> DataFrame:
+        """What is in the Parquet sink, by its own log."""
+        return self.spark.read.parquet(str(self.out))
+
+    def expected(self, on: Any = "k") -> DataFrame:
+        return self.batch("left").join(self.batch("right"), on)
+
+    def check(self, about: str, expected: DataFrame | None = None) -> None:
+        """The Parquet sink holds what Spark's batch join gives."""
+        assert_same_rows(
+            self.results(), self.expected() if expected is None else expected, about
+        )
+
+    def progress(self) -> Progress:
+        return dovetail.progress(self.state)
+
+    @contextmanager
+    def running(self, joined: DataFrame, **trigger: Any) -> Iterator[StreamingQuery]:
+        query = self.start(joined, **(trigger or {"processingTime": "0 seconds"}))
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
+@pytest.fixture
+def same_rows() -> Any:
+    return assert_same_rows

@@ -25,15 +25,16 @@ def main() -> None:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
         .config("spark.log.level", "ERROR")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        for number, side in enumerate(("bid", "ask")):
+        for seed, (side, who) in enumerate([("bid", "buyer"), ("ask", "seller")]):
             rows = spark.range(ROWS).select(
-                (F.rand(seed=number) * PRICES).cast("int").alias("price"),
+                (F.rand(seed) * PRICES).cast("int").alias("price"),
                 F.col("id").alias(f"{side}_id"),
-                F.concat(F.lit("trader-"), F.col("id") % 97).alias(f"{side}der"),
+                F.concat(F.lit("trader-"), F.col("id") % 97).alias(who),
             )
             rows.repartition(4).write.parquet(str(work / side))
 

@@ -7,7 +7,7 @@ at the end as at the beginning.
 
 Group `spark`: streaming queries, 100,000 + 100,000 rows in a micro-batch. Micro-batches in which
 rows arrive are kept apart from those that only do deferred work.
-Group `kernel`: the operator alone, push by push, at the same budget and without any.
+Group `kernel`: the operator alone, push by push, at the same budget and with an unbounded one.
 """
 
 import statistics
@@ -15,10 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.bench.data import Files, make_relations, write_files
+from dovetail.bench.data import (
+    Files,
+    Relations,
+    make_matched_relations,
+    make_relations,
+    write_files,
+)
 from dovetail.bench.growth import Arrival, Middle, by_position, fit, quarters
 from dovetail.bench.kernel_runs import BATCH_ROWS, pushes
-from dovetail.bench.measure import Contender, Measured, Runs, interleaved
+from dovetail.bench.measure import Contender, Measured, Runs, interleaved, warm_up
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config
 from dovetail.bench.result import Failure, Result, Spread
@@ -27,7 +33,6 @@ from dovetail.bench.spark_runs import QueryRun, SparkBed, dovetail_job, spark_be
 NAME = "cost-growth"
 BUDGET_BYTES = 16_000_000
 FILE_ROWS = 100_000
-KERNEL_BUDGETS = {"16MB": BUDGET_BYTES, "unbounded": None}
 Arrivals = dict[str, list[list[Arrival]]]  #: by contender, the arrivals of each repetition
 
 
@@ -76,13 +81,13 @@ def _spark(
             directory = bed.directory / f"data-{rows}"
             files = write_files(relations, directory, max(2, rows // FILE_ROWS))
             contenders.append(_size_contender(bed, files, arrivals))
-        reporter.begin("warm-up")
-        contenders[0].run()
+        warming = Runs()
+        warm_up(contenders[:1], warming, reporter)
         arrivals.clear()
         runs = interleaved(contenders, config.repetitions_of("spark"), reporter)
         facts = {**bed.facts(), "sizes": _with_fits(runs, arrivals)}
-    names = [in_words(rows) for rows in sizes(config.rows)]
-    return {**_quarter_ratios(arrivals), **_rates(runs, names)}, facts, runs.failures
+    ratios = _quarter_ratios(runs, arrivals) | _rates(runs)
+    return ratios, facts, [*warming.failures, *runs.failures]
 
 
 def _size_contender(bed: SparkBed, files: Files, arrivals: Arrivals) -> Contender:
@@ -100,10 +105,8 @@ def _size_contender(bed: SparkBed, files: Files, arrivals: Arrivals) -> Contende
             "rows_per_s": rows / done.warm_seconds,
             "deferred_micro_batches": sum(not trigger.rows_in for trigger in done.triggers),
         }
-        # by row, so that sizes compare
-        return Measured(
-            {"arriving": arriving / rows, "with-cleanup": done.warm_seconds / rows}, facts
-        )
+        clocks = {"arriving": arriving, "warm": done.warm_seconds, "whole": done.seconds}
+        return Measured(clocks, facts)
 
     return Contender(name, measure)
 
@@ -118,13 +121,13 @@ def _arrivals(done: QueryRun) -> list[Arrival]:
     return found
 
 
-def _rates(runs: Runs, names: list[str]) -> dict[str, Spread]:
-    """Our rate at a size over our rate at the smallest one."""
-    smallest = names[0]
+def _rates(runs: Runs) -> dict[str, Spread]:
+    """Our rate at a size over our rate at the smallest one, the first micro-batch left out."""
+    smallest, *larger = runs.done
     found = {}
-    for name in names[1:]:
-        found[f"rate/{name}"] = runs.ratio([smallest], name, "arriving")
-        found[f"rate-with-cleanup/{name}"] = runs.ratio([smallest], name, "with-cleanup")
+    for name in larger:
+        found[f"rate/{name}"] = runs.rate_ratio(smallest, name, "arriving_rows_per_s")
+        found[f"rate-with-cleanup/{name}"] = runs.rate_ratio(smallest, name, "rows_per_s")
     return found
 
 
@@ -134,41 +137,69 @@ def _rates(runs: Runs, names: list[str]) -> dict[str, Spread]:
 def _kernel(
     config: Config, reporter: Reporter
 ) -> tuple[dict[str, Spread], dict[str, Any], list[Failure]]:
-    relations = make_relations(config.rows, config.rows, np.random.default_rng(config.seed))
-    batches = list(relations.batches(BATCH_ROWS))
     arrivals: Arrivals = {}
-
-    def contender(name: str, budget_bytes: int | None) -> Contender:
-        def measure() -> Measured:
-            found = [
-                Arrival(push.seconds, push.state_rows, push.rows_out)
-                for push in pushes(relations, batches, budget_bytes)
-            ]
-            arrivals.setdefault(name, []).append(found)
-            return Measured({"arriving": sum(arrival.seconds for arrival in found)})
-
-        return Contender(name, measure)
-
-    contenders = [contender(f"kernel {name}", size) for name, size in KERNEL_BUDGETS.items()]
-    pushes(relations, batches[:4], BUDGET_BYTES)  # a warm-up
+    contenders = [
+        _kernel_contender("kernel 16MB", _uniform(config), BUDGET_BYTES, arrivals),
+        _kernel_contender("kernel unbounded", _matched(config), None, arrivals),
+    ]
+    warming = Runs()
+    warm_up(contenders, warming, reporter)
+    arrivals.clear()
     runs = interleaved(contenders, config.repetitions_of("kernel"), reporter)
     facts = {
         "batch_rows": BATCH_ROWS,
-        "budgets": _with_fits(runs, arrivals, parts=20),
+        "kernel 16MB": "uniform keys; pushes before the first flush are left out",
+        "kernel unbounded": "keys such that every push has as many results as the next",
         "the quarters": "means: an arrival now and then merges or flushes for many others",
+        "budgets": _with_fits(runs, arrivals, parts=20),
     }
-    return _quarter_ratios(arrivals, statistics.fmean), facts, runs.failures
+    ratios = _quarter_ratios(runs, arrivals, statistics.fmean)
+    return ratios, facts, [*warming.failures, *runs.failures]
+
+
+def _uniform(config: Config) -> Relations:
+    return make_relations(config.rows, config.rows, np.random.default_rng(config.seed))
+
+
+def _matched(config: Config) -> Relations:
+    """All rows in memory: with uniform keys the results of a push would grow with the state."""
+    return make_matched_relations(config.rows, BATCH_ROWS, np.random.default_rng(config.seed))
+
+
+def _kernel_contender(
+    name: str, relations: Relations, budget_bytes: int | None, arrivals: Arrivals
+) -> Contender:
+    batches = list(relations.batches(BATCH_ROWS))
+
+    def measure() -> Measured:
+        done = pushes(relations, batches, budget_bytes)
+        counted = [push for push in done if push.spilled or budget_bytes is None]
+        # the two sides of a step together: only the second of them meets rows of the first
+        steps = [
+            Arrival(a.seconds + b.seconds, a.state_rows, a.rows_out + b.rows_out)
+            for a, b in zip(counted[::2], counted[1::2], strict=False)
+        ]
+        arrivals.setdefault(name, []).append(steps)
+        slowest = max(step.seconds for step in steps) if steps else 0.0
+        clocks = {"arriving": sum(push.seconds for push in done)}
+        return Measured(clocks, {"slowest_ms": slowest * 1e3})
+
+    return Contender(name, measure)
 
 
 # -- both ---------------------------------------------------------------------------------------
 
 
-def _quarter_ratios(arrivals: Arrivals, middle: Middle = statistics.median) -> dict[str, Spread]:
+def _quarter_ratios(
+    runs: Runs, arrivals: Arrivals, middle: Middle = statistics.median
+) -> dict[str, Spread]:
+    """Of every contender that failed or had arrivals enough for quarters."""
     found = {}
-    for name, runs in arrivals.items():
-        ratios = [quarters(run, middle) for run in runs]
-        if any(ratio is not None for ratio in ratios):
-            found[f"first-quarter/{name}"] = Spread.of(r for r in ratios if r is not None)
+    for name in runs.done:
+        ratios = [quarters(run, middle) for run in arrivals.get(name, [])]
+        if not ratios or any(ratio is not None for ratio in ratios):
+            spread = Spread.of(ratio for ratio in ratios if ratio is not None)
+            found[f"first-quarter/{name}"] = spread
     return found
 
 

@@ -58,18 +58,18 @@ class Files:
 def make_relations(rows: int, domain: int, rng: np.random.Generator) -> Relations:
     """Two relations of `rows` rows each, with keys from `[0, domain)`."""
     keys = [rng.integers(0, domain, rows), rng.integers(0, domain, rows)]
-    left, right = (
-        pa.table(
-            {
-                KEY: codes,
-                f"{side}_number": rng.integers(0, 1 << 62, rows),
-                f"{side}_value": rng.random(rows),
-                f"{side}_text": _texts(rows, rng),
-            }
-        )
-        for side, codes in zip(SIDE_NAMES, keys, strict=True)
-    )
-    return Relations(left, right, count_pairs(keys[0], keys[1], domain))
+    return _relations(keys, domain, rng)
+
+
+def make_matched_relations(rows: int, batch_rows: int, rng: np.random.Generator) -> Relations:
+    """Two relations in which each batch meets the other side's batch of that number, and no other.
+
+    So every batch has as many results as the next one, however many rows came before it.
+    """
+    left = rng.permutation(rows)
+    starts = range(0, rows, batch_rows)
+    right = np.concatenate([rng.permutation(left[at : at + batch_rows]) for at in starts])
+    return _relations([left, right], rows, rng)
 
 
 def count_pairs(left: NDArray[np.int64], right: NDArray[np.int64], domain: int) -> int:
@@ -92,6 +92,21 @@ def write_files(relations: Relations, directory: Path, files: int) -> Files:
             # a file source takes files by their time, which may be too coarse to tell them apart
             os.utime(path, times=(newest - files + number,) * 2)
     return Files(directory, rows, files, relations.pairs, relations.nbytes)
+
+
+def _relations(keys: list[NDArray[np.int64]], domain: int, rng: np.random.Generator) -> Relations:
+    left, right = (
+        pa.table(
+            {
+                KEY: codes,
+                f"{side}_number": rng.integers(0, 1 << 62, len(codes)),
+                f"{side}_value": rng.random(len(codes)),
+                f"{side}_text": _texts(len(codes), rng),
+            }
+        )
+        for side, codes in zip(SIDE_NAMES, keys, strict=True)
+    )
+    return Relations(left, right, count_pairs(keys[0], keys[1], domain))
 
 
 def _texts(rows: int, rng: np.random.Generator) -> pa.Array:

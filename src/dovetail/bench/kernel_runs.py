@@ -32,6 +32,7 @@ class Push:
     seconds: float
     rows_out: int
     state_rows: int  #: of both sides, before the batch
+    spilled: bool  #: whether anything had been flushed before the batch
 
 
 @contextmanager
@@ -96,9 +97,10 @@ def pushes(relations: Relations, batches: Batches, budget_bytes: int | None) -> 
     with operator_of(relations, "xjoin", budget_bytes) as operator:
         state_rows = 0
         for side, batch in batches:
+            spilled = operator.ctx.counters.flushed_rows > 0
             started = time.perf_counter()
             rows_out = sum(out.num_rows for out in operator.push(side, batch))
-            found.append(Push(time.perf_counter() - started, rows_out, state_rows))
+            found.append(Push(time.perf_counter() - started, rows_out, state_rows, spilled))
             state_rows += batch.num_rows
     return found
 

@@ -51,6 +51,15 @@ class Runs:
                 values.append(min(found) / mine.seconds[clock])
         return Spread.of(values)
 
+    def rate_ratio(self, rival: str, ours: str, fact: str) -> Spread:
+        """Our rate over a rival's, the rates being among the facts."""
+        pairs = [
+            (mine.facts[fact], self.done[rival][repetition].facts[fact])
+            for repetition, mine in self.done.get(ours, {}).items()
+            if repetition in self.done.get(rival, {})
+        ]
+        return Spread.of(mine / theirs for mine, theirs in pairs)
+
     def facts(self) -> dict[str, dict[str, Any]]:
         """For each contender, the spread of its seconds and the medians of its other numbers."""
         return {name: _summary(list(runs.values())) for name, runs in self.done.items()}

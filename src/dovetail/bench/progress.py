@@ -69,4 +69,5 @@ class Terminal:
     def end(self, line: str) -> None:
         self._done += 1
         self._bar.update(self._task, completed=self._done)
-        self._console.print(f"{self._done}/{self._runs}  {line}", highlight=False, markup=False)
+        text = f"{self._done}/{self._runs}  {line}"
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -119,7 +119,11 @@ def run(benchmark: Benchmark, config: Config, reporter: Reporter) -> Result:
 
 
 def describe(error: BaseException) -> str:
-    """An error in a few lines: of the stack traces that Spark puts into its messages, the ends."""
-    kept = [line for line in str(error).splitlines() if line and not line[0].isspace()]
-    text = " ".join(line for line in kept if not line.startswith("Traceback"))
-    return f"{type(error).__name__}: {text}"[:1500]
+    """An error in a few lines.
+
+    Spark puts stack traces and the whole query into its messages; what matters is how they end.
+    """
+    message = str(error).partition("=== Streaming Query ===")[0]
+    lines = [line for line in message.splitlines() if line and not line[0].isspace()]
+    told = [line for line in lines if not line.endswith("Traceback (most recent call last):")]
+    return f"{type(error).__name__}: {' '.join(told or lines)}"[:1500]

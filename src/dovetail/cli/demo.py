@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from dovetail.api import join, progress
-from dovetail.cli.demo_data import FILES, KEY, Streams, make_streams
+from dovetail.cli.demo_data import KEY, Streams, make_streams
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console, summary
 from dovetail.cli.watch import Watched, watch
@@ -43,7 +43,6 @@ _LARGEST_BATCH = 10_000
 class Settings:
     """How the demo is to run."""
 
-    rows: int
     partitions: int
     budget_bytes: int
     batch_rows: int
@@ -110,15 +109,14 @@ def _settings(
             raise ArgumentError(f"--memory: {error}") from None
     else:
         budget = max(int(size * share), least)
-    rows = sum(streams.rows.values())
-    row_bytes = max(1, size // rows)
+    row_bytes = max(1, size // (2 * streams.rows))
     batch = max(1, min(_LARGEST_BATCH, int(budget / partitions * _BATCH_SHARE) // row_bytes))
     raised = " (the least that runs)" if memory is None and budget == least else ""
     console.print(
-        f"Two streams of {rows // 2:,} rows, {format_bytes(size)} in memory, in {FILES} files a "
-        f"side. Budget: {format_bytes(budget)}, {100 * budget / size:.0f} % of that{raised}."
+        f"Two streams of {streams.rows:,} rows, {format_bytes(size)} in memory together. "
+        f"Budget: {format_bytes(budget)}, {100 * budget / size:.0f} % of that{raised}."
     )
-    return Settings(rows // 2, partitions, budget, batch)
+    return Settings(partitions, budget, batch)
 
 
 def _run(
@@ -150,7 +148,7 @@ def _run(
         .start()
     )
     nulls = streams.null_keys["orders"], streams.null_keys["payments"]
-    expected = streams.rows["orders"] - nulls[0], streams.rows["payments"] - nulls[1]
+    expected = streams.rows - nulls[0], streams.rows - nulls[1]
     finished = watch(console, Watched(query, state, expected))
     seconds = time.monotonic() - started
     if finished:

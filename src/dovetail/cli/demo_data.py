@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-FILES = 10  #: a side; one arrives in each micro-batch
+MOST_FILES = 10  #: a side; one arrives in each micro-batch
 KEY = "order_id"
 SIDES = {
     "orders": ("customer_id", "amount", "item"),
@@ -19,37 +19,38 @@ SIDES = {
 }
 NULL_SHARE = 1 / 500
 _SKEW = 1.5  # keys are drawn as u**_SKEW of the range, u uniform
+_ROWS_WORTH_A_FILE = 1_000
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 _TEXT_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Streams:
-    """What was made, by the name of the stream."""
+    """What was made; mappings are by the name of the stream."""
 
     directories: dict[str, Path]
-    rows: dict[str, int]
+    rows: int  #: a side
     null_keys: dict[str, int]
     nbytes: int  #: of all rows, in memory
+    files: int  #: a side
 
 
 def make_streams(directory: Path, rows: int, seed: int) -> Streams:
     """Write `rows` rows a side below `directory`, in files that arrive in turn."""
     rng = np.random.default_rng(seed)
-    made = Streams({name: directory / name for name in SIDES}, {}, {}, 0)
-    nbytes = 0
-    for path in made.directories.values():
+    directories = {name: directory / name for name in SIDES}
+    for path in directories.values():
         path.mkdir(parents=True)
-    cuts = np.linspace(0, rows, min(FILES, rows) + 1).astype(int)
-    for number, size in enumerate(np.diff(cuts)):
-        for name, path in made.directories.items():
+    files = max(1, min(MOST_FILES, rows // _ROWS_WORTH_A_FILE))
+    nulls = dict.fromkeys(SIDES, 0)
+    nbytes = 0
+    for number, size in enumerate(np.diff(np.linspace(0, rows, files + 1).astype(int))):
+        for name, path in directories.items():
             table = _table(rng, name, int(size), keys=rows)
             pq.write_table(table, path / f"part-{number:05d}.parquet")
-            made.rows[name] = made.rows.get(name, 0) + table.num_rows
-            nulls = table.column(KEY).null_count
-            made.null_keys[name] = made.null_keys.get(name, 0) + nulls
+            nulls[name] += table.column(KEY).null_count
             nbytes += table.nbytes
-    return Streams(made.directories, made.rows, made.null_keys, nbytes)
+    return Streams(directories, rows, nulls, nbytes, files)
 
 
 def _table(rng: np.random.Generator, name: str, rows: int, keys: int) -> pa.Table:

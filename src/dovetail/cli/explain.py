@@ -61,7 +61,5 @@ def print_explanation(console: Console, job: Job, sample: int | None, log: Path 
                 slice_ms=options.slice_ms,
                 samples=None if sample is None else jobs.sample(spark, job, sample),
             )
-    for title, lines in explanation.sections:
-        console.print(Text(title, "bold"))
-        for line in lines:
-            console.print(Text(f"  {line}"))
+    for line in str(explanation).splitlines():
+        console.print(Text(line, "" if line.startswith(" ") else "bold"))

@@ -79,7 +79,7 @@ def _stream(console: Console, job: Job, joined: "DataFrame", available_now: bool
     if progress is None or not progress.partitions:
         console.print("No rows came in.")
         return
-    console.print(summary(progress, time.monotonic() - started))
+    console.print(summary(progress, time.monotonic() - started, ended=ended))
     if resumed:
         console.print("All but the time counts from the first start of this query.")
     if not ended:

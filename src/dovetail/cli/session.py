@@ -17,7 +17,7 @@ from rich.console import Console
 
 from dovetail.cli.doctor import java_problem
 from dovetail.cli.views import announce
-from dovetail.errors import EnvironmentProblemError
+from dovetail.errors import DovetailError, EnvironmentProblemError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,12 +39,16 @@ def spark_session(
             yield session
         finally:
             session.stop()
-    except Exception:
-        if messages.stat().st_size:
+    except Exception as error:
+        # what Dovetail says is clear without Spark's messages, unless it is about Spark itself
+        telling = isinstance(error, EnvironmentProblemError) or not isinstance(error, DovetailError)
+        if telling and messages.stat().st_size:
             typer.echo(f"Spark's own messages are in {messages}", err=True)
+            log = messages
         raise
-    if log is None:
-        messages.unlink(missing_ok=True)
+    finally:
+        if log is None:
+            messages.unlink(missing_ok=True)
 
 
 def _temporary_log() -> Path:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 100  #: of output that does not go to a terminal
 DEFERRED_PHASES = ("reactive", "cleanup")  #: in the order they run
 COMPONENTS = {
-    "rows": "rows with their index",
-    "working": "working memory",
+    "rows": "rows and their index",
+    "working": "working space",
     "input": "input batch",
     "catalogue": "list of blocks on disk",
 }
@@ -73,6 +73,10 @@ def percent(part: float, whole: float | None) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
+def _count(number: int, thing: str, plural: str = "s") -> str:
+    return f"{number:,} {thing}{'' if number == 1 else plural}"
+
+
 def phase_of(recorded: str, record: Mapping[str, Any] | None) -> str:
     """What a partition is doing: its phase, deferred work told apart by what it produced last."""
     if recorded != "deferred" or record is None:
@@ -94,7 +98,8 @@ def overall_phase(progress: "Progress", records: Mapping[int, Mapping[str, Any]]
         # a partition that got no row made no version, and says nothing of what goes on now
         if part.version == progress.version
     ]
-    return min(phases, key=_PHASES.index, default="starting")
+    known = [phase for phase in _PHASES if phase in phases]
+    return (known or phases or ["starting"])[0]
 
 
 def memory_now(records: Mapping[int, Mapping[str, Any]]) -> int:
@@ -174,8 +179,14 @@ def summary(
     seconds: float,
     inputs: tuple[str, str] = SIDE_NAMES,
     keyless: tuple[int, int] = (0, 0),
+    *,
+    ended: bool = True,
 ) -> Table:
-    """What a join has done, from its state. `keyless`: rows of each side with a null key."""
+    """What a join has done, from its state.
+
+    keyless: rows of each side with a null key, which the join never sees.
+    ended: whether its inputs have ended, rather than the query been stopped.
+    """
     table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
@@ -185,24 +196,29 @@ def summary(
         table.add_row(f"rows in, {name}", f"{rows + nulls:,}", note)
     table.add_row("rows out", f"{sum(progress.rows_out.values()):,}", "")
     table.add_section()
-    _add_results(table, progress)
+    _add_results(table, progress, ended)
     table.add_section()
     _add_memory(table, progress)
     table.add_section()
     rows = sum(int(part.totals["flushed_rows"]) for part in progress.partitions)
     spilled = f"{rows:,} rows" if rows else "everything stayed in memory"
     table.add_row("spilled to disk", format_bytes(progress.spilled_bytes), spilled)
-    table.add_row("time", f"{seconds:.1f} s", f"{progress.version + 1} micro-batches")
+    table.add_row("time", f"{seconds:.1f} s", _count(progress.version + 1, "micro-batch", "es"))
     return table
 
 
-def _add_results(table: Table, progress: "Progress") -> None:
+def _add_results(table: Table, progress: "Progress", ended: bool) -> None:
     out = progress.rows_out
     total = sum(out.values())
     later = sum(out.get(phase, 0) for phase in DEFERRED_PHASES)
     arriving = out.get("arriving", 0)
-    table.add_row("results before the inputs ended", f"{arriving:,}", percent(arriving, total))
-    table.add_row("results after the inputs ended", f"{later:,}", percent(later, total))
+    before, after = (
+        ("before the inputs ended", "after the inputs ended")
+        if ended
+        else ("as rows came in", "while the inputs were silent")
+    )
+    table.add_row(f"results {before}", f"{arriving:,}", percent(arriving, total))
+    table.add_row(f"results {after}", f"{later:,}", percent(later, total))
     for phase in DEFERRED_PHASES:
         if out.get(phase):
             table.add_row(f"  {phase}", f"{out[phase]:,}", percent(out[phase], total))
@@ -215,12 +231,12 @@ def _add_memory(table: Table, progress: "Progress") -> None:
     for component in [*(c for c in COMPONENTS if c in peaks), *(set(peaks) - set(COMPONENTS))]:
         used = peaks[component]
         name = COMPONENTS.get(component, component)
-        table.add_row(f"memory, {name}", format_bytes(used), percent(used, budget))
+        table.add_row(f"memory: {name}", format_bytes(used), percent(used, budget))
     at_worst = format_bytes(sum(peaks.values()))
-    table.add_row("memory, sum of these", at_worst, "each at its own worst moment")
+    table.add_row("memory: sum of these", at_worst, "each at its own worst moment")
     table.add_row(
-        "[bold]memory, most at any time[/bold]", format_bytes(total), percent(total, budget)
+        "[bold]memory: most at any time[/bold]", format_bytes(total), percent(total, budget)
     )
     limit = "unbounded" if budget is None else format_bytes(budget)
     count = progress.identity["partitions"]
-    table.add_row("budget", limit, f"over {count} partition{'s' if count > 1 else ''}")
+    table.add_row("budget", limit, f"over {_count(count, 'partition')}")

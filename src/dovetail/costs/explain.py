@@ -6,6 +6,7 @@ is Arrow's, with `ASSUMED_BYTES` for a value whose width its type does not tell,
 rows does.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from dovetail.twoway.base import WORKING_SHARE
 
 ASSUMED_BYTES = 16  #: of a string or a binary
 _ASSUMED_ITEMS = 4  # of a list or a map
+_WIDTH = 96  # of a line of text
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,12 @@ class Explanation:
     sections: tuple[tuple[str, tuple[str, ...]], ...]
 
     def __str__(self) -> str:
-        return "\n".join(
-            line
-            for title, lines in self.sections
-            for line in (title, *(f"  {line}" for line in lines))
-        )
+        text: list[str] = []
+        for title, lines in self.sections:
+            text.append(title)
+            for line in lines:
+                text += textwrap.wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+        return "\n".join(text)
 
 
 @dataclass(frozen=True)
@@ -199,8 +202,8 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
     for side, width in zip(SIDE_NAMES, widths, strict=True):
         rows = int(free / width.held_bytes) * plan.partitions
         lines.append(
-            f"beside it, all partitions together hold about {rows:,} rows of the {side} input "
-            f"alone ({width.held_bytes:.0f} bytes each with the index)"
+            f"beside it, room for about {rows:,} rows of {side} alone, over all partitions "
+            f"({width.held_bytes:.0f} bytes each with the index)"
         )
     return lines
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from dovetail.spark.state import prepare
+from dovetail.spark.state import damaged_manifest, prepare
 
 NAME = "dovetail-clock"
 SCHEMA = "partition int"
@@ -60,9 +60,12 @@ class PendingWork:
 
 def read_pending(manifest: Path) -> int:
     """The pending rows of a version, from the first bytes of its manifest."""
-    with manifest.open("rb") as handle:
-        size = int(handle.readline().split(b" ")[2])
-        return int(json.loads(handle.read(size))["pending"])
+    try:
+        with manifest.open("rb") as handle:
+            size = int(handle.readline().split(b" ")[2])
+            return int(json.loads(handle.read(size))["pending"])
+    except (ValueError, LookupError):
+        raise damaged_manifest(manifest) from None
 
 
 class Wake(InputPartition):

@@ -1,15 +1,18 @@
 """Named points of the commit protocol at which a test may stop the task.
 
-Set `DOVETAIL_FAULT=<point>[:<directory>]` in the environment of the workers: the first task that
-reaches the point exits at once, as if it had been killed, and leaves a file of that name in the
-directory so that no later task does. Unset, a point costs one look at a module variable.
+Set `DOVETAIL_FAULT=<directory>` in the environment of the workers. A file in that directory with
+the name of a point arms it: the first task that reaches the point renames the file to
+`<point>.fired` and exits at once, as if it had been killed. Unset, a point costs one look at a
+module variable.
 """
 
 import os
 from pathlib import Path
 
 POINTS = (
+    "mid-claim",
     "before-load",
+    "mid-collect",
     "after-load",
     "after-push",
     "after-poll",
@@ -22,18 +25,16 @@ POINTS = (
     "mid-emit",
     "after-emit",
 )
-_ARMED = os.environ.get("DOVETAIL_FAULT", "")
+_DIRECTORY = os.environ.get("DOVETAIL_FAULT", "")
 
 
 def fault_point(name: str) -> None:
     """Die here if a test asked for it."""
-    if not _ARMED:
+    if not _DIRECTORY:
         return
-    point, _, directory = _ARMED.partition(":")
-    if point != name:
-        return
+    armed = Path(_DIRECTORY) / name
     try:
-        (Path(directory) / name).touch(exist_ok=False)
-    except FileExistsError:
+        armed.rename(armed.with_suffix(".fired"))
+    except FileNotFoundError:
         return
     os._exit(86)

@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 from dovetail.errors import (
     StateCorruptError,
+    StateError,
     StateMismatchError,
     StateMissingError,
     StorageError,
@@ -94,6 +95,12 @@ class PartitionState:
         earlier = [number for number in self.versions() if number < version]
         found = earlier[-1] if earlier else -1
         newest = self._latest()
+        if newest >= version and not self._path(version).exists():
+            raise StateMissingError(
+                f"{self._path(version)} is gone: partition {self.partition} is at batch {newest}, "
+                f"but the query's checkpoint asks for batch {version} again. Restore the state and "
+                "the checkpoint as they were at one moment, or start over with new ones."
+            )
         if found < newest < version:
             raise StateMissingError(
                 f"{self._path(newest)} is gone: the state of partition {self.partition} after "
@@ -132,7 +139,7 @@ class PartitionState:
 
     def discard(self, version: int, attempt: str) -> None:
         """Delete what a failed attempt wrote, unless it was committed after all."""
-        with contextlib.suppress(OSError, StateCorruptError):
+        with contextlib.suppress(OSError, StateError):
             winner = self.committed(version)
             if winner is None or winner.token != attempt:
                 for name in self._names():
@@ -149,19 +156,25 @@ class PartitionState:
             return []
 
     def _latest(self) -> int:
+        path = self.directory / "latest"
         try:
-            return int((self.directory / "latest").read_text())
+            return int(path.read_text())
         except FileNotFoundError:
-            return -1
+            raise StateMissingError(
+                f"{path} is gone, and with it the state of partition {self.partition}. Restore "
+                f"{self.directory} from a backup, or start over with a new state directory and a "
+                "new checkpoint."
+            ) from None
+        except OSError as error:
+            raise storage_problem(error, path, "read") from error
         except ValueError:
             raise StateCorruptError(
-                f"{path} does not hold a version number; if the versions "
-                "beside it (v000...) are intact, write the highest of their numbers into it"
+                f"{path} does not hold a version number; if the versions beside it (v000...) are "
+                "intact, write the highest of their numbers into it"
             ) from None
 
     def _remember_latest(self, version: int, attempt: str) -> None:
-        newest = self._latest()
-        if newest < version:
+        if self._latest() < version:
             temporary = self.directory / f"{attempt}.latest.tmp"
             temporary.write_text(str(version))
             temporary.replace(self.directory / "latest")
@@ -175,6 +188,7 @@ class PartitionState:
             if old_segment or (version and int(version[1]) < parent.version):
                 with contextlib.suppress(FileNotFoundError):
                     (self.directory / name).unlink()
+                fault_point("mid-collect")
 
 
 class Outbox:
@@ -214,7 +228,8 @@ class Outbox:
 
     def close(self) -> None:
         if self._handle is not None:
-            self._handle.close()
+            with contextlib.suppress(OSError):  # of a write that has failed before
+                self._handle.close()
             self._handle = None
 
 
@@ -271,6 +286,7 @@ def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
             temporary = root / f"{uuid.uuid4().hex}.tmp"
             claim = {"format": FORMAT, "query": query, **identity}
             _write_durably(temporary, json.dumps(claim, indent=1).encode())
+            fault_point("mid-claim")
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
             temporary.unlink()
@@ -289,13 +305,19 @@ def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
 def read_identity(root: Path) -> dict[str, Any]:
     path = root / IDENTITY
     try:
-        return cast("dict[str, Any]", json.loads(path.read_text()))
+        known = json.loads(path.read_text())
+        if not isinstance(known, dict):
+            raise ValueError("not an object")
+        return known
     except FileNotFoundError:
         raise StateMissingError(
             f"{root} is not a Dovetail state directory: it has no {IDENTITY}. Check the path."
         ) from None
     except ValueError:
-        raise StateCorruptError(f"{path} is damaged: it is not JSON. Restore it.") from None
+        raise StateCorruptError(
+            f"{path} is damaged: it does not say whose state this is. Restore it from a backup, or "
+            "start over with a new state directory and a new checkpoint."
+        ) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
 
@@ -322,6 +344,13 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest(int(path.name[1:]), header, Snapshot(header["operator"], blocks))
 
 
+def damaged_manifest(path: Path) -> StateCorruptError:
+    return StateCorruptError(
+        f"the manifest {path} is damaged. Restore it from a backup, or start over with a new state "
+        "directory and a new checkpoint."
+    )
+
+
 def _pack(header: dict[str, Any], snapshot: Snapshot) -> bytes:
     head = json.dumps({**header, "operator": snapshot.meta}).encode()
     body = snapshot.blocks.tobytes()
@@ -337,11 +366,10 @@ def _unpack(path: Path) -> tuple[bytes, bytes]:
         head, body = rest[: int(head_size)], rest[int(head_size) :]
         if len(body) != int(body_size) or zlib.crc32(rest) != int(checksum):
             raise ValueError("checksum")
+    except FileNotFoundError:
+        raise  # a later step has just deleted it
     except ValueError:
-        raise StateCorruptError(
-            f"the manifest {path} is damaged. Restore it from a backup, or start over with a new "
-            "state directory and a new checkpoint."
-        ) from None
+        raise damaged_manifest(path) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
     return head, body

@@ -80,6 +80,7 @@ def batch_step(spec: JoinSpec, layout: UnionLayout) -> Callable[[Batches], Batch
     def step(batches: Batches) -> Batches:
         local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         directory = Path(tempfile.mkdtemp(prefix="dovetail-", dir=local))
+        operator = None
         try:
             operator = _operator(spec, directory, "batch", None)
             for batch in batches:
@@ -90,6 +91,8 @@ def batch_step(spec: JoinSpec, layout: UnionLayout) -> Callable[[Batches], Batch
             while operator.status() is not Status.DONE:
                 yield from operator.poll(_FUEL)
         finally:
+            if operator is not None:
+                operator.ctx.store.close()
             shutil.rmtree(directory, ignore_errors=True)
 
     return step
@@ -137,9 +140,9 @@ class StreamingTask:
     def _attempt(self, batches: Batches, parent: Manifest | None, attempt: str) -> Manifest:
         started = time.perf_counter()
         operator, was_cached = self._load(parent, attempt)
-        fault_point("after-load")
         outbox = Outbox(self.state.directory, attempt, self.output_schema)
         try:
+            fault_point("after-load")
             rows = self._push(operator, batches, outbox)
             fault_point("after-push")
             silent = 0
@@ -153,6 +156,7 @@ class StreamingTask:
             fault_point("after-outbox")
         finally:
             outbox.close()
+            operator.ctx.store.close()  # a worker lives long, and open files keep their space
         context, pending = operator.ctx, operator.pending()
         seconds = time.perf_counter() - started
         before = parent.totals if parent else empty_totals()
@@ -179,6 +183,7 @@ class StreamingTask:
             cached is not None
             and parent is not None
             and (cached.directory, cached.token) == (self.state.directory, parent.token)
+            and cached.operator.ctx.budget.total_bytes == self.spec.partition_bytes
         ):
             operator = cached.operator
             operator.ctx.counters = Counters()
@@ -239,7 +244,11 @@ def _operator(spec: JoinSpec, directory: Path, stem: str, parent: Manifest | Non
     files = tuple(parent.header["files"]) if parent else ()
     store = BlockStore(directory, spec.twoway.schemas, stem, files)
     context = Context(Budget(spec.partition_bytes), store)
-    return make(spec.algorithm, spec.twoway, context, parent.snapshot if parent else None)
+    try:
+        return make(spec.algorithm, spec.twoway, context, parent.snapshot if parent else None)
+    except BaseException:
+        store.close()
+        raise
 
 
 def _durable_snapshot(operator: TwoWayJoin) -> tuple[Snapshot, list[str]]:

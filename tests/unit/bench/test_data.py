@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dovetail.bench.data import KEY, make_relations, write_files
+from dovetail.bench.data import KEY, make_matched_relations, make_relations, write_files
 
 SCHEMA = [pa.int64(), pa.int64(), pa.float64(), pa.string()]
 
@@ -25,6 +25,14 @@ def test_relations_when_the_seed_is_the_same_then_so_are_the_rows() -> None:
     one, two = (make_relations(50, 9, np.random.default_rng(3)) for _ in range(2))
     assert one.left.equals(two.left)
     assert one.right.equals(two.right)
+
+
+def test_matched_relations_when_made_then_batches_meet_only_their_own_number() -> None:
+    relations = make_matched_relations(25, 10, np.random.default_rng(0))
+    keys = [set(batch[KEY].to_pylist()) for _, batch in relations.batches(10)]
+    assert relations.pairs == 25
+    assert len(set.union(*keys)) == 25
+    assert keys[::2] == keys[1::2]
 
 
 def test_batches_when_taken_then_sides_alternate_and_no_row_is_lost() -> None:

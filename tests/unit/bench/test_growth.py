@@ -48,6 +48,14 @@ def test_fit_when_the_state_costs_then_finds_how_much() -> None:
     assert found["growth_over_the_run"] > 1
 
 
+def test_fit_when_every_arrival_has_as_many_results_then_their_cost_is_fixed() -> None:
+    found = fit([Arrival(0.5 + 0.1 * number, number * 1_000_000, 7_000) for number in range(20)])
+    assert found is not None
+    assert found["ms_per_million_state_rows"] == pytest.approx(100)
+    assert found["ms_per_million_results"] == 0
+    assert found["fixed_ms"] == pytest.approx(500)
+
+
 def test_by_position_when_runs_differ_then_takes_the_median_of_each_stretch() -> None:
     runs = [[Arrival(seconds, 0, 0) for seconds in row] for row in ([1, 3], [2, 4], [9, 9])]
     assert by_position(runs) == [2000.0, 4000.0]

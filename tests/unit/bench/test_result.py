@@ -101,6 +101,16 @@ def test_ratio_when_a_rival_has_variants_then_the_fastest_counts() -> None:
     assert found.ratio(["one", "two"], "ours", "warm") == Spread(2.0, 1.0, 3.0, 2)
 
 
+def test_rate_ratio_when_rates_are_known_then_is_ours_over_theirs() -> None:
+    found = Runs(
+        {
+            "rival": {1: Measured({}, {"rate": 10.0}), 2: Measured({}, {"rate": 20.0})},
+            "ours": {1: Measured({}, {"rate": 30.0}), 3: Measured({}, {"rate": 1.0})},
+        }
+    )
+    assert found.rate_ratio("rival", "ours", "rate") == Spread(3.0, 3.0, 3.0, 1)
+
+
 def test_interleaved_when_run_then_each_repetition_begins_with_another() -> None:
     order: list[str] = []
 

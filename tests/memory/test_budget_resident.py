@@ -1,0 +1,263 @@
+"""The whole process, as the operating system sees it, keeps to the budget.
+
+A child process joins an input of twenty times the budget, never having more of it at hand than one
+batch. Its resident size, anonymous and mapped pages together, must not grow by more than the budget
+and the stated fixed overhead. The peak is the kernel's own (`VmHWM`, reset after the warm-up) where
+it can be had, and sampled by a thread besides.
+
+Run by hand with: python tests/memory/test_budget_resident.py '{"budget": 8000000}'
+"""
+
+import contextlib
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dovetail.kernel.blocks import BlockStore
+from dovetail.kernel.memory import FIXED_OVERHEAD_BYTES, Budget
+from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
+from dovetail.twoway import TwoWayJoin, TwoWaySpec, make
+
+TIMES_BUDGET = 20
+MB = 10**6
+
+STRING_BYTES = 16
+SCHEMAS = tuple(
+    pa.schema([("k", pa.int64()), (f"{name}_n", pa.int64()), (f"{name}_x", pa.float64()),
+               (f"{name}_s", pa.string())])
+    for name in ("left", "right")
+)  # fmt: skip
+SPEC = TwoWaySpec(*SCHEMAS, ("k",), ("k",))
+ROW_BYTES = 8 + 8 + 8 + 4 + STRING_BYTES
+STRIDE = 2_654_435_761
+
+
+@pytest.mark.memory
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("keys", ["uniform", "one heavy key"])
+@pytest.mark.parametrize("megabytes", [8, 32, 128])
+def test_resident_size_when_input_is_twenty_times_the_budget_then_keeps_to_it(
+    megabytes: int, keys: str, record_property: Any
+) -> None:
+    measured = measure({"budget": megabytes * MB, "keys": keys})
+    record_property("measured", measured)
+    print(json.dumps(measured))
+    assert measured["input_bytes"] >= TIMES_BUDGET * megabytes * MB
+    assert measured["flushed_bytes"] > 10 * megabytes * MB
+    assert measured["rows_out"] == measured["rows_expected"]
+    assert measured["growth"] <= megabytes * MB + FIXED_OVERHEAD_BYTES, measured
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the child process measured."""
+    command = [sys.executable, "-X", "faulthandler", __file__, json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+# -- in the child process -------------------------------------------------------------------
+
+
+class Resident:
+    """The resident size of this process, now and at its peak."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def now(self) -> int:
+        size = _status("VmRSS")
+        self.peak = max(self.peak, size)
+        return size
+
+    def __enter__(self) -> "Resident":
+        # from here on VmHWM is the peak; not every container allows it
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+        self.peak = self.now()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        before = self.peak
+        high = _status("VmHWM")
+        # without the reset VmHWM could be from before the baseline, and say nothing
+        self.peak = high if before <= high < 2 * before else before
+
+    def _sample(self) -> None:
+        while not self._stop.wait(0.01):
+            self.now()
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+class Source:
+    """Rows made as they are asked for, with a known number of matches.
+
+    Both sides go through the residues of a prime in an order of their own, so that partners come
+    far apart in time. Only multiples of eight keep their value on the right side: an eighth of its
+    rows find a partner, and each of them one.
+    """
+
+    def __init__(self, rows: int, heavy: bool) -> None:
+        self.rows = rows
+        self._heavy = heavy
+        self._prime = _prime_above(rows)
+        self._rng = np.random.default_rng(0)
+
+    def batch(self, side: int, start: int, rows: int) -> pa.RecordBatch:
+        rows = min(rows, self.rows - start)
+        offsets = np.arange(0, (rows + 1) * STRING_BYTES, STRING_BYTES, dtype=np.int32)
+        letters = self._rng.integers(97, 123, rows * STRING_BYTES, dtype=np.uint8)
+        text = pa.Array.from_buffers(
+            pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(letters)]
+        )
+        columns = [self._keys(side, start, rows), np.arange(rows), self._rng.random(rows), text]
+        return pa.record_batch([pa.array(column) for column in columns], schema=SCHEMAS[side])
+
+    def expected(self) -> int:
+        """How many pairs match: the left row of a residue follows from its inverse."""
+        inverse = pow(STRIDE, -1, self._prime)
+        matches = 0
+        for start in range(0, self.rows, 1_000_000):
+            keys = self._keys(1, start, min(1_000_000, self.rows - start))
+            partners = keys[keys >= 0] * inverse % self._prime
+            matches += int(((partners < self.rows) & ~self._heavy_rows(partners)).sum())
+        return matches
+
+    def _keys(self, side: int, start: int, rows: int) -> np.ndarray:
+        number = np.arange(start, start + rows, dtype=np.int64)
+        key = (number * STRIDE + side * self.rows // 3) % self._prime
+        if side == 0:
+            return np.where(self._heavy_rows(number), -1, key)
+        return np.where(key % 8 == 0, key, -2 - key)
+
+    def _heavy_rows(self, number: np.ndarray) -> np.ndarray:
+        """Half of the left side may have one and the same key, which the right side lacks."""
+        return (number % 2 == 0) & self._heavy
+
+
+def _prime_above(number: int) -> int:
+    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
+        number += 1
+    return number
+
+
+class Join:
+    """The operator under test; saved and restored as a task would."""
+
+    def __init__(self, directory: Path, budget: int) -> None:
+        self.directory = directory
+        self.budget = budget
+        self.lives = 0
+        self.flushed_bytes = 0
+        self.rows_out = 0
+        self.operator = self._make(None, ())
+
+    def _make(self, snapshot: Snapshot | None, files: tuple[str, ...]) -> TwoWayJoin:
+        self.lives += 1
+        store = BlockStore(self.directory, SPEC.schemas, f"life{self.lives}", files)
+        return make("xjoin", SPEC, Context(Budget(self.budget), store), snapshot)
+
+    def take(self, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self.rows_out += batch.num_rows
+
+    def save(self, *, restore: bool) -> None:
+        snapshot = self.operator.snapshot()
+        store = self.operator.ctx.store
+        store.sync()
+        if restore:
+            self.flushed_bytes += self.operator.ctx.counters.flushed_bytes
+            store.close()
+            files = tuple(store.files)
+            del self.operator, store  # the memory of one must go before the next one takes its own
+            self.operator = self._make(snapshot, files)
+        else:
+            self.lives += 1
+            store.begin(f"life{self.lives}", self.operator.ctx.counters)
+
+
+def drive(budget: int, input_bytes: int, *, heavy: bool) -> dict[str, Any]:
+    """Push, poll, save now and then, finish, clean up."""
+    source = Source(-(-input_bytes // ROW_BYTES // 2), heavy)
+    batch_rows = max(500, min(budget // 20 // ROW_BYTES, 50_000))
+    with tempfile.TemporaryDirectory() as directory:
+        join = Join(Path(directory), budget)
+        started = time.perf_counter()
+        for number, start in enumerate(range(0, source.rows, batch_rows)):
+            for side in SIDES:
+                join.take(join.operator.push(side, source.batch(side, start, batch_rows)))
+            if number % 40 == 20:
+                join.take(join.operator.poll(50_000))
+            if number % 100 == 50:
+                join.save(restore=number % 200 == 50)
+        pushed = time.perf_counter()
+        for side in SIDES:
+            join.operator.finish(side)
+        polls = 0
+        while join.operator.status() is not Status.DONE:
+            join.take(join.operator.poll(1_000_000))
+            polls += 1
+            if polls == 5:
+                join.save(restore=True)
+                for side in SIDES:
+                    join.operator.finish(side)
+        join.flushed_bytes += join.operator.ctx.counters.flushed_bytes
+        join.operator.ctx.store.close()
+        cleaned = time.perf_counter()
+    return {
+        "rows": 2 * source.rows,
+        "input_bytes": 2 * source.rows * ROW_BYTES,
+        "rows_out": join.rows_out,
+        "flushed_bytes": join.flushed_bytes,
+        "push_seconds": round(pushed - started, 1),
+        "cleanup_seconds": round(cleaned - pushed, 1),
+    }
+
+
+def child(settings: dict[str, Any]) -> dict[str, Any]:
+    budget = int(settings["budget"])
+    heavy = settings.get("keys") == "one heavy key"
+    if settings.get("pool"):
+        pa.set_memory_pool(getattr(pa, f"{settings['pool']}_memory_pool")())
+    drive(256 << 10, 2 * MB, heavy=heavy)  # loads code, and lets pools reach their working size
+    gc.collect()
+    resident = Resident()
+    baseline = resident.now()
+    with resident:
+        measured = drive(budget, TIMES_BUDGET * budget, heavy=heavy)
+    rows = measured["rows"] // 2
+    return measured | {
+        "budget": budget,
+        "pool": pa.default_memory_pool().backend_name,
+        "growth": resident.peak - baseline,
+        "over_budget": resident.peak - baseline - budget,
+        "allowed_over": FIXED_OVERHEAD_BYTES,
+        "rows_expected": Source(rows, heavy).expected(),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(child(json.loads(sys.argv[1]))))

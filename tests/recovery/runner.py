@@ -1,0 +1,123 @@
+"""Runs a join in a process of its own, to be killed or to have its workers killed.
+
+    runner.py once ROOT [setting=value ...]    run the query until it ends, then read the sink
+    runner.py faults ROOT [setting=value ...]  a run for every fault point, with new files each time
+
+Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
+ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: master, memory,
+partitions, and any Spark setting that has a dot in its name.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming import StreamingQueryException
+
+import dovetail
+from dovetail.spark.faults import POINTS
+from dovetail.spark.session import local_session
+
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.memory": "512m",
+}
+
+
+class Runner:
+    """The session, and the query that it runs."""
+
+    def __init__(self, root: Path, settings: dict[str, str]) -> None:
+        self.root = root
+        self.memory = settings.pop("memory", "200KB")
+        self.partitions = int(settings.pop("partitions", 2))
+        master = settings.pop("master", "local[2]")
+        conf = {**QUICK, **settings}
+        if master.startswith("local"):
+            self.spark = local_session("recovery", master[6:-1], **conf)
+        else:
+            builder = SparkSession.builder.master(master).appName("recovery")
+            for name, value in {**conf, "spark.ui.enabled": "false"}.items():
+                builder = builder.config(name, value)
+            self.spark = builder.getOrCreate()
+        self.spark.sparkContext.setLogLevel("ERROR")
+
+    def stream(self, side: str) -> DataFrame:
+        columns = {"k": pa.int64(), f"{side}_id": pa.int64(), f"{side}_text": pa.string()}
+        reader = self.spark.readStream.schema(from_arrow_schema(pa.schema(columns)))
+        return reader.option("maxFilesPerTrigger", 1).parquet(str(self.root / side))
+
+    def run(self) -> None:
+        joined = dovetail.join(
+            self.stream("left"),
+            self.stream("right"),
+            on="k",
+            memory=self.memory,
+            partitions=self.partitions,
+            state=self.root / "state",
+            slice_ms=20,
+        )
+        writer = joined.writeStream.format("parquet").option("path", str(self.root / "out"))
+        writer = writer.option("checkpointLocation", str(self.root / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def read_sink(self, path: Path) -> None:
+        """What the sink holds by its own log; the file appears whole or not at all."""
+        table = self.spark.read.parquet(str(self.root / "out")).toArrow()
+        temporary = path.with_suffix(".tmp")
+        pq.write_table(table, temporary)
+        temporary.rename(path)
+
+    def faults(self) -> None:
+        """Arm a point, add files, run until the query ends; begin again if it failed."""
+        report = {}
+        (self.root / "results").mkdir()
+        for number, point in enumerate(POINTS):
+            for side in ("left", "right"):
+                folder = self.root / side
+                folder.mkdir(exist_ok=True)
+                (self.root / "pool" / side / f"{number:04d}.parquet").rename(
+                    folder / f"{number:04d}.parquet"
+                )
+            armed = self.root / "armed" / point
+            armed.touch()
+            failures = []
+            for _ in range(3):
+                try:
+                    self.run()
+                    break
+                except StreamingQueryException as error:
+                    failures.append(str(error)[:2000])
+            armed.unlink(missing_ok=True)
+            self.read_sink(self.root / "results" / f"{point}.parquet")
+            report[point] = {
+                "fired": armed.with_suffix(".fired").exists(),
+                "failures": failures,
+                "spilled": dovetail.progress(self.root / "state").spilled_bytes,
+            }
+        (self.root / "report.json").write_text(json.dumps(report))
+
+
+def main() -> None:
+    began = time.time()
+    mode, root = sys.argv[1], Path(sys.argv[2])
+    runner = Runner(root, dict(setting.split("=", 1) for setting in sys.argv[3:]))
+    print(f"session after {time.time() - began:.1f} s", flush=True)
+    if mode == "faults":
+        runner.faults()
+    else:
+        runner.run()
+        runner.read_sink(root / "result.parquet")
+    print(f"done after {time.time() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,385 @@
+"""The commit protocol without Spark: tasks that die anywhere, replays, and two attempts at once.
+
+`protocol.py` drives `StreamingTask`; here its fault points raise, or pause a thread. A task that
+raises `Killed` leaves everything behind, as a killed process would.
+"""
+
+import importlib.util
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+
+import dovetail
+from dovetail.errors import StateMissingError
+from dovetail.spark import state as state_module
+from dovetail.spark import step as step_module
+from dovetail.spark.faults import POINTS
+from dovetail.spark.state import PartitionState, prepare
+
+pytestmark = pytest.mark.recovery
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Failed(Exception):
+    """The task failed, and had a chance to tidy up."""
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def protocol(tools: Any) -> ModuleType:
+    return load(tools.folder / "protocol.py")
+
+
+@pytest.fixture
+def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], None]:
+    """Have a function called with the name of every fault point that is reached."""
+
+    def install(hook: Callable[[str], None]) -> None:
+        for module in (state_module, step_module):
+            monkeypatch.setattr(module, "fault_point", hook)
+
+    tidy = PartitionState.discard
+
+    def discard(self: PartitionState, version: int, attempt: str) -> None:
+        if not isinstance(sys.exc_info()[1], Killed):
+            tidy(self, version, attempt)
+
+    monkeypatch.setattr(PartitionState, "discard", discard)
+    monkeypatch.setattr(step_module, "_cached", None)
+    return install
+
+
+def drain(partition: Any, protocol: ModuleType, batch: int) -> Counter[str]:
+    """Ticks until nothing is pending."""
+    rows: Counter[str] = Counter()
+    empty = protocol.rows_of(3, 0)  # a tick
+    for number in range(batch, batch + 500):
+        if not dovetail.progress(partition.spec.state).pending_rows:
+            return rows
+        rows += partition.run(number, empty, 0)
+    raise AssertionError("the deferred work does not end")
+
+
+def oracle(tools: Any, protocol: ModuleType, seed: int, batches: int) -> Counter[str]:
+    inputs = [protocol.rows_of(number, seed) for number in range(batches)]
+    sides = [pa.concat_tables([rows[side] for rows in inputs]) for side in (0, 1)]
+    return tools.multiset(tools.expected_join(*sides))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "seed"), [*(("xjoin", seed) for seed in range(10)), ("shj", 10), ("shj", 11)]
+)
+def test_history_when_tasks_die_and_batches_are_replayed_then_each_pair_comes_once(
+    protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, algorithm: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    partition = protocol.Partition(tmp_path, "70KB" if algorithm == "xjoin" else None, algorithm)
+    prepare(tmp_path, 1)
+    batches = 24
+    fired: Counter[str] = Counter()
+    doom: list[tuple[str, type[BaseException]]] = []
+
+    def hook(name: str) -> None:
+        if doom and doom[0][0] == name:
+            fired[name] += 1
+            raise doom.pop()[1](name)
+
+    at_point(hook)
+    total: Counter[str] = Counter()
+    history: list[Any] = []
+    for batch in range(batches):
+        rows = protocol.rows_of(batch, seed)
+        seen: list[Counter[str]] = []
+        wanted = 1 + int(rng.random() < 0.3)  # the second time as after a crash of the driver
+        while len(seen) < wanted:
+            doom.clear()
+            if rng.random() < 0.6:
+                doom.append((str(rng.choice(POINTS)), Killed if rng.random() < 0.7 else Failed))
+            if rng.random() < 0.4:
+                step_module._cached = None  # another worker
+            history.append((batch, *doom))
+            try:
+                seen.append(partition.run(batch, rows, int(rng.integers(99)), keep=True))
+            except (Killed, Failed):
+                continue
+        about = f"seed {seed}, {algorithm}, batch {batch}, history {history[-8:]}"
+        assert all(rows == seen[0] for rows in seen), f"{about}: a replay emitted other rows"
+        total += seen[0]
+    doom.clear()
+    total += drain(partition, protocol, batches)
+    assert fired.total() > 5, f"seed {seed}: too few faults fired: {fired}"
+    if algorithm == "xjoin":
+        assert dovetail.progress(tmp_path).spilled_bytes > 0
+    wanted_rows = oracle(tools, protocol, seed, batches)
+    tools.assert_same(total, wanted_rows, f"seed {seed}, {algorithm}, faults {fired}")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_task_when_killed_at_a_point_in_every_batch_then_each_pair_comes_once(
+    protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, point: str
+) -> None:
+    """The same point in batch after batch: what one death leaves must not trip the next."""
+    partition = protocol.Partition(tmp_path)
+    prepare(tmp_path, 1)
+    armed = [False]
+    fired = 0
+
+    def hook(name: str) -> None:
+        nonlocal fired
+        if armed[0] and name == point:
+            armed[0], fired = False, fired + 1
+            raise Killed(name)
+
+    at_point(hook)
+    total: Counter[str] = Counter()
+    seed, batches = 77, 10
+    for batch in range(batches):
+        rows = protocol.rows_of(batch, seed)
+        armed[0] = True
+        try:
+            total += partition.run(batch, rows, 1, keep=True)
+        except Killed:
+            step_module._cached = None
+            total += partition.run(batch, rows, 2, keep=True)
+        armed[0] = False
+    total += drain(partition, protocol, batches)
+    assert fired >= (1 if point == "mid-claim" else 5), f"{point} fired {fired} times"
+    tools.assert_same(total, oracle(tools, protocol, seed, batches), f"killed at {point}")
+
+
+@pytest.mark.parametrize("later", POINTS[1:])
+def test_task_when_killed_right_after_the_link_and_again_in_the_next_batch_then_goes_on(
+    protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, later: str
+) -> None:
+    """The first death leaves `latest` one behind, and the second attempt has deleted what it names."""
+    partition = protocol.Partition(tmp_path)
+    prepare(tmp_path, 1)
+    doom: list[str] = []
+
+    def hook(name: str) -> None:
+        if doom and doom[0] == name:
+            raise Killed(doom.pop())
+
+    at_point(hook)
+    total: Counter[str] = Counter()
+    seed, batches = 5, 6
+    for batch in range(batches):
+        rows = protocol.rows_of(batch, seed)
+        doom[:] = {2: ["after-link"], 3: [later], 4: ["after-link"], 5: [later]}.get(batch, [])
+        while True:
+            try:
+                total += partition.run(batch, rows, batch)
+                break
+            except Killed:
+                continue
+        doom.clear()
+    total += drain(partition, protocol, batches)
+    tools.assert_same(total, oracle(tools, protocol, seed, batches), f"after-link, then {later}")
+
+
+# -- two attempts at once -------------------------------------------------------------------
+
+
+class Gate:
+    """Holds one thread at a point until it is told to go on."""
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+        self.reached = threading.Event()
+        self.released = threading.Event()
+
+    def __call__(self, name: str) -> None:
+        if name == self.point and not self.reached.is_set():
+            self.reached.set()
+            assert self.released.wait(30)
+
+
+class Attempt(threading.Thread):
+    """One attempt of a batch in a thread, held at a point."""
+
+    def __init__(self, run: Callable[[], Counter[str]], point: str) -> None:
+        super().__init__()
+        self.gate = Gate(point)
+        self.work = run
+        self.rows: Counter[str] | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.rows = self.work()
+        except BaseException as error:  # noqa: BLE001  told to the test
+            self.error = error
+        finally:
+            self.gate.reached.set()
+
+    def go_to_gate(self) -> None:
+        self.start()
+        assert self.gate.reached.wait(30)
+
+    def finish(self) -> Counter[str]:
+        self.gate.released.set()
+        self.join(30)
+        if self.error is not None:
+            raise self.error
+        assert self.rows is not None
+        return self.rows
+
+
+@pytest.mark.parametrize("first_stop", POINTS)
+def test_attempts_when_two_run_at_once_in_any_interleaving_then_both_emit_the_same(
+    protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, first_stop: str
+) -> None:
+    """One stops at a point, the other goes on to any point, the first ends, the other ends."""
+    at_point(lambda name: getattr(threading.current_thread(), "gate", lambda _: None)(name))
+    for seed, second_stop in enumerate(POINTS):
+        if (seed + POINTS.index(first_stop)) % 2:
+            continue  # half of the pairs, spread evenly
+        about = f"first stops at {first_stop}, second at {second_stop}, seed {seed}"
+        root = tmp_path / second_stop
+        partition = protocol.Partition(root)
+        prepare(root, 1)
+        total: Counter[str] = Counter()
+        contested = {"mid-claim": 0}.get(first_stop, 2)
+        batches = 4
+        for batch in range(batches):
+            rows = protocol.rows_of(batch, seed)
+            if batch != contested:
+                total += partition.run(batch, rows, 0)
+                continue
+            one = Attempt(lambda b=batch, r=rows: partition.run(b, r, 1), first_stop)
+            two = Attempt(lambda b=batch, r=rows: partition.run(b, r, 2), second_stop)
+            one.go_to_gate()
+            assert one.is_alive(), f"{about}: the first was never held"
+            two.go_to_gate()
+            emitted = one.finish(), two.finish()
+            assert emitted[0] == emitted[1], about
+            total += emitted[0]
+        total += drain(partition, protocol, batches)
+        tools.assert_same(total, oracle(tools, protocol, seed, batches), about)
+
+
+@pytest.fixture
+def racers(tools: Any, tmp_path: Path) -> Iterator[list["subprocess.Popen[str]"]]:
+    command = [sys.executable, str(tools.folder / "protocol.py"), str(tmp_path), "3"]
+    both = [
+        subprocess.Popen(
+            [*command, order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for order in ("1", "2")
+    ]
+    yield both
+    for racer in both:
+        racer.kill()
+        racer.communicate()
+
+
+def test_attempts_when_two_processes_race_then_both_emit_the_same(
+    protocol: ModuleType, tools: Any, tmp_path: Path, racers: list["subprocess.Popen[str]"]
+) -> None:
+    prepare(tmp_path, 1)
+    partition = protocol.Partition(tmp_path)
+    batches, seed = 24, 3
+    total: Counter[str] = Counter()
+    winners: Counter[int] = Counter()
+    for batch in range(batches):
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(f"{batch}\n")
+            racer.stdin.flush()
+        answers = [int(racer.stdout.readline() or 0) for racer in racers]  # type: ignore[union-attr]
+        rows = partition.run(batch, protocol.rows_of(batch, seed), 3)  # a third one, afterwards
+        assert answers == [protocol.checksum(rows)] * 2, f"batch {batch}, seed {seed}"
+        total += rows
+        winners[len(list((tmp_path / "p00000").glob(f"b{batch}-*-out.arrows")))] += 1
+    total += drain(partition, protocol, batches)
+    tools.assert_same(total, oracle(tools, protocol, seed, batches), f"seed {seed}, {winners}")
+
+
+# -- what is not there any more -------------------------------------------------------------
+
+
+def test_task_when_checkpoint_is_older_than_the_state_then_refuses(
+    protocol: ModuleType, tmp_path: Path
+) -> None:
+    """Started over from an old copy of the checkpoint, a task must not begin from nothing."""
+    partition = protocol.Partition(tmp_path)
+    prepare(tmp_path, 1)
+    for batch in range(6):
+        partition.run(batch, protocol.rows_of(batch, 1), 0)
+    before = sorted((tmp_path / "p00000").iterdir())
+    with pytest.raises(StateMissingError, match=r"is at batch 5.*asks for batch 2 again"):
+        partition.run(2, protocol.rows_of(2, 1), 0)
+    assert sorted((tmp_path / "p00000").iterdir()) == before
+
+
+def test_task_when_its_partition_is_gone_then_refuses(protocol: ModuleType, tmp_path: Path) -> None:
+    partition = protocol.Partition(tmp_path)
+    prepare(tmp_path, 1)
+    partition.run(0, protocol.rows_of(0, 1), 0)
+    (tmp_path / "p00000").rename(tmp_path / "elsewhere")
+    with pytest.raises(StateMissingError, match=r"p00000.latest is gone.*Restore"):
+        partition.run(1, protocol.rows_of(1, 1), 0)
+    (tmp_path / "elsewhere").rename(tmp_path / "p00000")
+    partition.run(1, protocol.rows_of(1, 1), 0)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_files_when_many_steps_have_run_or_failed_then_are_closed(
+    protocol: ModuleType, at_point: Any, tmp_path: Path, keep: bool
+) -> None:
+    """A worker lives as long as the query does: it must not collect open files."""
+    partition = protocol.Partition(tmp_path)
+    prepare(tmp_path, 1)
+    fail = [False]
+
+    def hook(name: str) -> None:
+        if fail[0] and name == "after-poll":
+            raise Failed(name)
+
+    at_point(hook)
+    counts = []
+    for batch in range(30):
+        rows = protocol.rows_of(batch, 9)
+        fail[0] = batch % 3 == 1
+        if fail[0]:
+            with pytest.raises(Failed):
+                partition.run(batch, rows, 0, keep=keep)
+            fail[0] = False
+        partition.run(batch, rows, 0, keep=keep)
+        counts.append(psutil.Process().num_fds())
+    assert dovetail.progress(tmp_path).spilled_bytes > 0
+    assert max(counts[5:]) <= counts[4], f"open files, batch by batch: {counts}"
+    assert len(list((tmp_path / "p00000").glob("*.tmp"))) == 0
+
+
+def test_cached_operator_when_the_budget_has_changed_then_is_not_used(
+    protocol: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_module, "_cached", None)
+    prepare(tmp_path, 1)
+    for batch, memory in enumerate(["500KB", "500KB", "70KB", "70KB"]):
+        protocol.Partition(tmp_path, memory).run(batch, protocol.rows_of(batch, 2), 0, keep=True)
+    records = list(dovetail.progress(tmp_path).records())
+    assert [record["cached"] for record in records] == [False, True, False, True]
+    assert [record["budget"] for record in records] == [500_000, 500_000, 70_000, 70_000]

@@ -1,0 +1,263 @@
+"""The command and the examples, from the outside; and job files as Spark carries them out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import dovetail
+from dovetail.cli import jobs
+from dovetail.cli.app import failure
+from dovetail.cli.demo import Comparison, compare
+from dovetail.cli.jobfile import Job, read_job
+from dovetail.errors import JobFileError
+
+pytestmark = pytest.mark.spark
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str | Path, code: int = 0) -> str:
+    """What a Python command prints, without a terminal; its exit code is checked."""
+    environment = {**os.environ, "PYTHONWARNINGS": "default"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def dovetail_command(*arguments: str | Path, code: int = 0) -> str:
+    return run("-m", "dovetail.cli", *arguments, code=code)
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """The shipped examples in a folder of their own, with the job's input."""
+    folder = tmp_path / "examples"
+    shutil.copytree(
+        REPOSITORY / "examples",
+        folder,
+        ignore=shutil.ignore_patterns("data", "ckpt", "__pycache__"),
+    )
+    run(folder / "make_data.py")
+    return folder
+
+
+# --- from the outside ---------------------------------------------------------------------------
+
+
+def test_demo_when_run_then_spills_and_is_checked_against_sparks_join(tmp_path: Path) -> None:
+    output = dovetail_command("demo", "--rows", "5000", "--keep", tmp_path / "kept")
+    said = [" ".join(line.split()) for line in output.splitlines()]
+    assert any(line.startswith("rows in, orders 5,000") for line in said)
+    (rows,) = [line.split()[-1] for line in said if line.startswith("rows out ")]
+    assert f"checked against Spark's batch join: {rows} rows, identical" in said
+    seen = dovetail.progress(tmp_path / "kept" / "state")
+    assert f"{sum(seen.rows_out.values()):,}" == rows
+    assert seen.spilled_bytes > 0
+    assert seen.pending_rows == 0
+    frame = dovetail_command("top", tmp_path / "kept" / "state", "--once")
+    assert rows in frame
+    assert frame.splitlines()[0].startswith("dovetail xjoin on order_id")
+
+
+def test_run_when_given_the_example_job_then_joins_as_explained(examples: Path) -> None:
+    job = examples / "job.toml"
+    explained = dovetail_command("explain", job)
+    assert "left.order_id = right.ordered" in explained
+    assert "new: made when the query starts" in explained
+    assert not (examples / "ckpt").exists()
+
+    output = dovetail_command("run", job)
+    orders, shipments = (pq.read_table(examples / "data" / n) for n in ("orders", "shipments"))
+    assert f"{shipments.num_rows:,}" in output
+    result = pq.read_table(sorted((examples / "ckpt" / "shipped-orders").glob("*.parquet")))
+    expected = orders.join(shipments, "order_id", "ordered", join_type="inner")
+    assert result.num_rows == expected.num_rows == shipments.num_rows
+    for table in (result, expected):
+        assert len(set(table.column("shipment_id").to_pylist())) == shipments.num_rows
+    order = [("shipment_id", "ascending")]
+    for column in ("order_id", "customer", "amount", "shipment_id"):
+        assert result.sort_by(order).column(column) == expected.sort_by(order).column(column)
+    assert dovetail.progress(examples / "ckpt" / "query" / "dovetail" / "join").spilled_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("two_streams.py", "rows in, 90,375 out"), ("pipeline.py", "5,400 shipments")],
+)
+def test_example_when_run_then_prints_its_result(program: str, said: str) -> None:
+    assert said in run(REPOSITORY / "examples" / program)
+
+
+def test_run_when_spark_cannot_start_then_is_one_message(
+    examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(examples))
+    said = dovetail_command("run", examples / "job.toml", code=2)
+    assert said.startswith("dovetail: Spark needs Java 17 or newer")
+    assert said.count("\n") == 1
+
+
+# --- job files, on one session ------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    left = pa.table({"id": range(2000), "name": [f"n{i % 7}" for i in range(2000)]})
+    right = pa.table({"id": [i // 2 for i in range(2000)], "value": [i / 4 for i in range(2000)]})
+    for name, table in (("left", left), ("right", right)):
+        (tmp_path / name).mkdir()
+        pyarrow.csv.write_csv(table, tmp_path / name / "a.csv")
+    return tmp_path
+
+
+def job_of(folder: Path, mode: str = "stream", join: str = "", **changed: str) -> Job:
+    options = "[{0}.options]\nheader = true\n"
+    parts = {
+        "left": '[left]\nformat = "csv"\npath = "left"\nschema = "id BIGINT, name STRING"\n'
+        + options.format("left"),
+        "right": '[right]\nformat = "csv"\npath = "right"\nschema = "id BIGINT, value DOUBLE"\n'
+        'select = ["id", "value * 2 AS twice"]\n' + options.format("right"),
+        "join": f'[join]\non = "id"\npartitions = 2\n{join}\n',
+        "sink": '[sink]\nformat = "parquet"\npath = "out"\n'
+        + ('checkpoint = "ckpt"\n' if mode == "stream" else ""),
+    } | changed
+    file = folder / "job.toml"
+    file.write_text(f'mode = "{mode}"\n' + "\n".join(parts.values()))
+    return read_job(file)
+
+
+@pytest.mark.parametrize("mode", ["batch", "stream"])
+def test_job_when_carried_out_then_result_is_the_join(
+    mode: str, folder: Path, spark: SparkSession, same_rows: Any
+) -> None:
+    job = job_of(folder, mode, 'memory = "1MB"')
+    joined = jobs.join_inputs(job, *jobs.open_inputs(spark, job))
+    if mode == "batch":
+        jobs.write(job, joined)
+    else:
+        jobs.start(job, joined, available_now=True).awaitTermination()
+        assert dovetail.progress(jobs.state_of(job)).rows_in == (2000, 2000)
+    batch = job_of(folder, "batch")
+    left, right = jobs.open_inputs(spark, batch)
+    expected = left.join(right, "id")
+    assert joined.columns == ["id", "name", "twice"]
+    same_rows(spark.read.parquet(str(folder / "out")), expected, mode)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"join": 'memory = "1KB"'}, "[join]: memory='1KB' is too small"),
+        ({"join": "within = 1"}, "[join]: partitions=2: a band join"),
+        (
+            {"left": '[left]\nformat = "csv"\npath = "left"\nschema = "id BIGHINT"\n'},
+            "left.schema: Spark says: ",
+        ),
+        (
+            {
+                "right": '[right]\nformat = "csv"\npath = "right"\nschema = "id BIGINT"\n'
+                'select = ["idd"]\n'
+            },
+            "right.select: Spark says: [UNRESOLVED_COLUMN",
+        ),
+        (
+            {
+                "right": '[right]\nformat = "csv"\npath = "right"\nschema = "id BIGINT"\n'
+                'watermark = { column = "t", delay = "1 hour" }\n'
+            },
+            "right.watermark: Spark says: ",
+        ),
+        (
+            {"right": '[right]\nformat = "nonesuch"\n'},
+            "right: Spark says: [DATA_SOURCE_NOT_FOUND]",
+        ),
+    ],
+    ids=["memory", "band", "schema", "select", "watermark", "format"],
+)
+def test_job_when_something_in_it_is_wrong_then_names_file_and_key(
+    changes: dict[str, str], said: str, folder: Path, spark: SparkSession
+) -> None:
+    job = job_of(folder, **changes)
+    with pytest.raises(JobFileError) as raised:
+        jobs.join_inputs(job, *jobs.open_inputs(spark, job))
+    assert str(raised.value).startswith(f"{folder / 'job.toml'}: {said}")
+    assert "\n" not in str(raised.value)
+
+
+def test_job_when_a_task_fails_then_the_message_is_dovetails(
+    folder: Path, spark: SparkSession
+) -> None:
+    job = job_of(folder, join='memory = "128KiB"\nalgorithm = "shj"')
+    joined = jobs.join_inputs(job, *jobs.open_inputs(spark, job))
+    query = jobs.start(job, joined, available_now=True)
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination()
+    said = failure(raised.value)
+    assert said is not None
+    assert said.startswith("algorithm 'shj' keeps every row in memory")
+
+
+def test_explain_when_there_is_a_state_then_says_whether_it_fits(
+    folder: Path, spark: SparkSession
+) -> None:
+    job = job_of(folder, join='memory = "1MB"')
+    left, right = jobs.open_inputs(spark, job)
+    state = jobs.state_of(job)
+    options: dict[str, Any] = {"on": "id", "memory": "1MB", "state": state}
+    before = str(dovetail.explain(left, right, **options, partitions=2))
+    assert "new: made when the query starts" in before
+    assert not state.exists()
+
+    joined = jobs.join_inputs(job, left, right)
+    jobs.start(job, joined, available_now=True).awaitTermination()
+    version = dovetail.progress(state).version
+    after = str(dovetail.explain(left, right, **options, partitions=2))
+    assert f"exists and fits, after batch {version}" in after
+    other = str(dovetail.explain(left, right, **options, partitions=3))
+    assert "DOES NOT FIT" in other
+    assert "partitions=2" in other
+    assert "3, as asked" in other
+
+
+def test_explain_when_a_sample_is_taken_then_measures_rows_on_it(
+    folder: Path, spark: SparkSession
+) -> None:
+    job = job_of(folder, "batch")
+    left, right = jobs.open_inputs(spark, job)
+    samples = jobs.sample(spark, job, 100)
+    text = str(dovetail.explain(left, right, "id", memory="1MB", samples=samples))
+    assert text.count("measured on 100 rows") == 2
+    assert "keeps nothing" in text
+    kafka = job_of(folder, right='[right]\nformat = "kafka"\n')
+    with pytest.raises(JobFileError, match="a sample can be taken of files only"):
+        jobs.sample(spark, kafka, 100)
+
+
+def test_compare_when_multisets_differ_then_counts_both_ways(spark: SparkSession) -> None:
+    rows = "id INT, name STRING"
+    one = spark.createDataFrame([(1, "a"), (1, "a"), (2, None), (3, "c")], rows)
+    two = spark.createDataFrame([(1, "a"), (2, None), (4, "c"), (4, "c")], rows)
+    assert compare(one, one) == Comparison(4, 4, 0, 0)
+    assert compare(one, two) == Comparison(4, 4, 2, 2)
+    assert compare(one, one.limit(0)) == Comparison(4, 0, 4, 0)

@@ -1,0 +1,93 @@
+"""A state directory as a running join would leave it, made without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.kernel.blocks import BLOCK
+from dovetail.kernel.protocol import Snapshot
+from dovetail.spark.metrics import append_record, empty_totals
+from dovetail.spark.state import FORMAT, IDENTITY, PartitionState, prepare
+
+SHARE = 500_000
+MakeState = Callable[..., Path]
+
+
+@pytest.fixture
+def make_state(tmp_path: Path) -> MakeState:
+    """Each call adds a version to every partition: `phase`, and what its deferred work produced."""
+    root = tmp_path / "state"
+    versions: list[int] = []
+
+    def add(
+        phase: str = "arriving",
+        produced: str = "arriving",
+        partitions: int = 2,
+        budget: int | None = SHARE,
+    ) -> Path:
+        version = len(versions)
+        versions.append(version)
+        prepare(root, partitions)
+        identity = {
+            "format": FORMAT,
+            "query": "q",
+            "job": "join",
+            "algorithm": "xjoin",
+            "partitions": partitions,
+            "on": [["order_id", "day"], ["ordered", "day"]],
+            "within": None,
+        }
+        (root / IDENTITY).write_text(json.dumps(identity))
+        for number in range(partitions):
+            _add_version(PartitionState(root, number), version, phase, produced, budget)
+        return root
+
+    return add
+
+
+def _add_version(
+    state: PartitionState, version: int, phase: str, produced: str, budget: int | None
+) -> None:
+    peaks = {"working": 187_500, "rows": 200_000, "input": 20_000, "catalogue": 5_000}
+    totals: dict[str, Any] = {
+        **empty_totals(),
+        "rows_in": [1000 * (version + 1), 1001],
+        "rows_out": {"arriving": 700, "reactive": 200, "cleanup": 100},
+        "flushed_rows": 1500,
+        "flushed_bytes": 75_000,
+        "memory_peak": {**peaks, "total": 400_000},
+    }
+    header = {
+        "files": [],
+        "outbox": {"name": "x", "batches": [], "rows": 0},
+        "pending": 0 if phase == "idle" else 1234,
+        "phase": phase,
+        "silent": 0,
+        "totals": totals,
+        "budget_bytes": None if budget is None else budget * 2,
+    }
+    state.commit(version, f"b{version}-x", header, Snapshot({}, np.empty(0, dtype=BLOCK)))
+    append_record(
+        state.directory,
+        {
+            "batch": version,
+            "partition": state.partition,
+            "phase": phase,
+            "rows_in": [500, 501] if produced == "arriving" else [0, 0],
+            "rows_out": {produced: 300},
+            "memory": {**peaks, "total": 390_000},
+            "memory_peak": 400_000,
+            "budget": budget,
+            "flushed_bytes": 0,
+            "bytes_read": 0,
+            "pending": header["pending"],
+            "seconds": 0.5,
+            "cached": False,
+        },
+    )

@@ -1,0 +1,155 @@
+"""The command turns errors into one message, documents itself, and starts fast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import AnalysisException, StreamingQueryException
+from typer.testing import CliRunner
+
+import dovetail
+from dovetail.cli import app as application
+from dovetail.cli import top
+from dovetail.cli.app import app, failure
+from dovetail.errors import MemoryBudgetError, StateMissingError
+
+COMMANDS = ["demo", "run", "explain", "top", "doctor"]
+STREAM_FAILED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted
+due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task 0.0:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/dovetail/twoway/base.py", line 180, in _refuse
+    raise MemoryBudgetError(
+dovetail.errors.MemoryBudgetError: rows of 3.6 KB do not fit: raise memory=
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(...)
+SQLSTATE: XXKST"""
+
+
+@pytest.fixture
+def runner() -> CliRunner:
+    return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_when_asked_of_a_command_then_shows_examples(command: str, runner: CliRunner) -> None:
+    result = runner.invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Examples" in result.output
+    assert f"dovetail {command}" in result.output
+
+
+def test_help_when_asked_of_the_command_then_lists_every_subcommand(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for word in [*COMMANDS, "bench", "Examples", "--debug", "--version"]:
+        assert word in result.output
+
+
+def test_version_when_asked_then_says_the_package_version(runner: CliRunner) -> None:
+    assert runner.invoke(app, ["--version"]).output == f"dovetail {dovetail.__version__}\n"
+
+
+def test_error_when_dovetail_raises_one_then_is_one_message_and_exit_code_2(
+    runner: CliRunner,
+) -> None:
+    result = runner.invoke(app, ["top", "/nowhere/at/all", "--once"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("dovetail: /nowhere/at/all is not a Dovetail state directory")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_error_when_debug_is_on_then_has_the_traceback_too(
+    by_variable: bool, runner: CliRunner
+) -> None:
+    arguments = ["top", "/nowhere/at/all", "--once"]
+    if by_variable:
+        result = runner.invoke(app, arguments, env={"DOVETAIL_DEBUG": "1"})
+    else:
+        result = runner.invoke(app, ["--debug", *arguments])
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert "StateMissingError" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("dovetail: ")
+
+
+def test_error_when_it_is_a_bug_then_is_not_hidden(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(top, "read_progress", broken)
+    result = runner.invoke(app, ["top", "somewhere", "--once"])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_failure_when_a_task_failed_with_a_dovetail_error_then_is_that_message() -> None:
+    message = failure(StreamingQueryException(STREAM_FAILED))
+    assert message == "rows of 3.6 KB do not fit: raise memory="
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (StateMissingError("gone"), "gone"),
+        (MemoryBudgetError("small"), "small"),
+        (
+            AnalysisException("\n[PATH_NOT_FOUND] Path does not exist: x.\n== SQL ==\n ..."),
+            "Spark says: [PATH_NOT_FOUND] Path does not exist: x.",
+        ),
+        (
+            Py4JNetworkError(
+                "An error occurred\n: java.lang.IllegalStateException: stopped\n at x"
+            ),
+            "stopped",
+        ),
+        (PermissionError(13, "Permission denied", "/x"), "the operating system refuses: "),
+    ],
+    ids=["state", "memory", "analysis", "java", "system"],
+)
+def test_failure_when_a_user_can_act_then_says_what_was_wrong(
+    error: Exception, message: str
+) -> None:
+    assert (failure(error) or "").startswith(message)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), BrokenPipeError()])
+def test_failure_when_nothing_can_be_said_then_is_none(error: Exception) -> None:
+    assert failure(error) is None
+
+
+def test_bench_when_it_cannot_be_loaded_then_says_how_to_install_it(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "dovetail.bench.cli", None)
+    result = runner.invoke(app, ["bench"])
+    assert result.exit_code == 2
+    assert "pip install 'dovetail[bench]'" in result.stderr
+    assert "bench" in runner.invoke(app, ["--help"]).output
+
+
+def test_import_when_only_the_command_is_loaded_then_spark_is_not() -> None:
+    code = (
+        "import sys; import dovetail.cli.app; slow = 'pyspark', 'py4j', 'pandas', 'dovetail.bench';"
+        "print([name for name in slow if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_main_when_called_then_points_spark_at_this_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(sys, "argv", ["dovetail", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        application.main()
+    assert not ended.value.code
+    assert application.os.environ["PYSPARK_PYTHON"] == sys.executable

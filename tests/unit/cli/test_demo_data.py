@@ -1,0 +1,61 @@
+"""The demo's data: mildly skewed keys, a few nulls, and the same for the same seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from dovetail.cli.app import app
+from dovetail.cli.demo_data import MOST_FILES, make_streams
+
+
+def test_streams_when_made_then_are_as_described(tmp_path: Path) -> None:
+    made = make_streams(tmp_path, 20_000, seed=1)
+    nbytes = 0
+    for name, path in made.directories.items():
+        files = sorted(path.iterdir())
+        assert len(files) == made.files == MOST_FILES
+        table = pq.read_table(path)
+        nbytes += table.nbytes
+        assert table.num_rows == made.rows == 20_000
+        assert [field.type for field in table.schema] == [
+            pa.int64(),
+            pa.int64(),
+            pa.float64(),
+            pa.string(),
+        ]
+        keys = table.column("order_id")
+        assert 0 < keys.null_count == made.null_keys[name] < 200
+        counts = np.bincount(keys.drop_null().to_numpy(), minlength=20_000)
+        assert counts[:2000].sum() > 1.5 * counts[-2000:].sum()  # skewed
+        assert counts.max() < 100  # but mildly
+        assert {len(text) for text in table.column(3).to_pylist()} == {16}
+    assert made.nbytes == pytest.approx(nbytes, rel=0.02)
+
+
+def test_streams_when_made_from_one_seed_twice_then_are_the_same(tmp_path: Path) -> None:
+    tables = []
+    for run, seed in enumerate((5, 5, 6)):
+        made = make_streams(tmp_path / str(run), 500, seed)
+        tables.append(pq.read_table(made.directories["orders"]))
+    assert tables[0].equals(tables[1])
+    assert not tables[0].equals(tables[2])
+
+
+def test_demo_when_the_directory_to_keep_is_taken_then_says_so(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    result = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "there is something there already" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_demo_when_the_memory_is_no_size_then_says_so() -> None:
+    result = CliRunner().invoke(app, ["demo", "--memory", "lots", "--rows", "10"])
+    assert result.exit_code == 2
+    assert "--memory: not a size: 'lots'" in result.stderr

@@ -1,0 +1,144 @@
+"""Bars, sparklines and tables of a join's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from dovetail.cli.views import (
+    Outlook,
+    bar,
+    last_records,
+    live_line,
+    live_view,
+    make_console,
+    overall_phase,
+    phase_of,
+    sparkline,
+    summary,
+)
+from dovetail.spark.metrics import progress
+
+MakeState = Callable[..., Path]
+
+
+def drawn(renderable: RenderableType) -> list[str]:
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return [" ".join(line.split()) for line in capture.get().splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0, "░░░░"), (0.5, "██░░"), (1, "████"), (1.7, "████"), (-1, "░░░░")]
+)
+def test_bar_when_drawn_then_never_leaves_its_width(share: float, shown: str) -> None:
+    assert bar(share, 4).plain == shown
+
+
+def test_sparkline_when_values_vary_then_the_largest_is_full() -> None:
+    assert sparkline([0, 5, 10], 40) == "▁▅█"  # rounded up
+    assert sparkline([1] * 50, 40) == "█" * 40
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "produced", "phase"),
+    [
+        ("arriving", {"arriving": 5}, "arriving"),
+        ("deferred", {"reactive": 5}, "reactive"),
+        ("deferred", {"reactive": 5, "cleanup": 1}, "cleanup"),
+        ("deferred", {}, "deferred"),
+        ("idle", {"cleanup": 5}, "idle"),
+    ],
+)
+def test_phase_when_work_was_deferred_then_is_told_by_what_it_produced(
+    recorded: str, produced: dict[str, int], phase: str
+) -> None:
+    assert phase_of(recorded, {"rows_out": produced}) == phase
+
+
+def test_overall_phase_when_partitions_differ_then_counts_those_that_stepped_last(
+    make_state: MakeState,
+) -> None:
+    make_state("arriving")
+    state = make_state("deferred", "reactive")
+    seen = progress(state)
+    assert overall_phase(seen, last_records(seen)) == "reactive"
+    state = make_state("idle")
+    seen = progress(state)
+    assert overall_phase(seen, last_records(seen)) == "idle"
+
+
+def test_live_view_when_rows_arrive_then_shows_them_against_what_is_expected(
+    make_state: MakeState,
+) -> None:
+    lines = drawn(live_view(progress(make_state()), Outlook(12.4, (4000, 4004), 2468)))
+    assert lines[0] == "phase arriving batch 0, 12 s"
+    assert lines[1].startswith("rows in 2,000 + 2,002 █")
+    assert lines[1].endswith("50 %")
+    assert lines[3].startswith("memory 800.0 KB ████████████████░░░░ of 1.0 MB")
+    assert lines[-1] == "pending 2,468 rows"
+
+
+def test_live_view_when_the_inputs_are_silent_then_shows_how_much_is_worked_off(
+    make_state: MakeState,
+) -> None:
+    view = live_view(progress(make_state("deferred", "cleanup")), Outlook(12.4, None, 4936))
+    assert drawn(view)[-1].endswith("50 %")
+
+
+def test_live_view_when_there_is_no_progress_yet_then_says_so() -> None:
+    assert drawn(live_view(None, Outlook(3.0))) == ["phase first micro-batch 3 s"]
+
+
+def test_live_line_when_printed_then_has_it_all(make_state: MakeState) -> None:
+    assert live_line(progress(make_state()), 7.25) == (
+        "  7.2 s  batch 0, arriving: 2,000 + 2,002 rows in, 2,000 out, 800.0 KB of 1.0 MB, "
+        "150.0 KB spilled, 2,468 pending"
+    )
+
+
+def test_summary_when_the_inputs_have_ended_then_adds_up(make_state: MakeState) -> None:
+    lines = drawn(
+        summary(progress(make_state("idle")), 30.04, ("orders", "payments"), (3, 0), ended=True)
+    )
+    assert lines == [
+        "rows in, orders 2,003 3 with a null key, which matches nothing",
+        "rows in, payments 2,002",
+        "rows out 2,000",
+        "results before the inputs ended 1,400 70.0 %",
+        "results after the inputs ended 600 30.0 %",
+        "reactive 400 20.0 %",
+        "cleanup 200 10.0 %",
+        "memory: rows and their index 400.0 KB 40.0 %",
+        "memory: working space 375.0 KB 37.5 %",
+        "memory: input batch 40.0 KB 4.0 %",
+        "memory: list of blocks on disk 10.0 KB 1.0 %",
+        "memory: sum of these 825.0 KB each at its own worst moment",
+        "memory: most at any time 800.0 KB 80.0 %",
+        "budget 1.0 MB over 2 partitions",
+        "spilled to disk 150.0 KB 3,000 rows",
+        "time 30.0 s 1 micro-batch",
+    ]
+
+
+def test_summary_when_the_query_was_stopped_then_does_not_claim_an_end(
+    make_state: MakeState,
+) -> None:
+    lines = drawn(summary(progress(make_state(budget=None)), 3, ended=False))
+    assert any(line.startswith("results while the inputs were silent") for line in lines)
+    assert "budget unbounded over 2 partitions" in lines
+
+
+def test_make_console_when_there_is_no_terminal_then_is_wide_and_plain(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console = make_console()
+    console.print("[bold]x[/bold]" + "y" * 90)
+    assert capsys.readouterr().out == "x" + "y" * 90 + "\n"

@@ -5,7 +5,7 @@
 
 Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
 ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: master, memory,
-partitions, and any Spark setting that has a dot in its name.
+partitions, slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
 """
 
 import json
@@ -26,7 +26,6 @@ from dovetail.spark.session import local_session
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.driver.memory": "512m",
 }
@@ -39,8 +38,11 @@ class Runner:
         self.root = root
         self.memory = settings.pop("memory", "200KB")
         self.partitions = int(settings.pop("partitions", 2))
+        self.slice_ms = int(settings.pop("slice_ms", 250))
+        self.points = settings.pop("points", ",".join(POINTS)).split(",")
         master = settings.pop("master", "local[2]")
-        conf = {**QUICK, **settings}
+        java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC " + settings.pop("java", "")
+        conf = {**QUICK, "spark.driver.extraJavaOptions": java, **settings}
         if master.startswith("local"):
             self.spark = local_session("recovery", master[6:-1], **conf)
         else:
@@ -63,7 +65,7 @@ class Runner:
             memory=self.memory,
             partitions=self.partitions,
             state=self.root / "state",
-            slice_ms=20,
+            slice_ms=self.slice_ms,
         )
         writer = joined.writeStream.format("parquet").option("path", str(self.root / "out"))
         writer = writer.option("checkpointLocation", str(self.root / "checkpoint"))
@@ -80,7 +82,7 @@ class Runner:
         """Arm a point, add files, run until the query ends; begin again if it failed."""
         report = {}
         (self.root / "results").mkdir()
-        for number, point in enumerate(POINTS):
+        for number, point in enumerate(self.points):
             for side in ("left", "right"):
                 folder = self.root / side
                 folder.mkdir(exist_ok=True)

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 import dovetail
 from dovetail.cli import jobs
-from dovetail.cli.app import failure
 from dovetail.cli.demo import Comparison, compare
+from dovetail.cli.failures import failure
 from dovetail.cli.jobfile import Job, read_job
 from dovetail.errors import JobFileError
 
@@ -30,7 +30,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def run(*command: str | Path, code: int = 0) -> str:
     """What a Python command prints, without a terminal; its exit code is checked."""
-    environment = {**os.environ, "PYTHONWARNINGS": "default"}
+    # short programs: compiling them well would take longer than running them
+    submit = (
+        "--driver-java-options -XX:TieredStopAtLevel=1 --conf spark.sql.codegen.wholeStage=false"
+    )
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"}
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         capture_output=True,

@@ -73,4 +73,4 @@ def by_position(runs: Sequence[Sequence[Arrival]], parts: int | None = None) -> 
         seconds = np.array([arrival.seconds for arrival in run])
         pieces = np.array_split(seconds, parts or len(seconds))
         rows.append([float(piece.mean()) * 1e3 for piece in pieces if len(piece)])
-    return [significant(statistics.median(column)) or 0.0 for column in zip(*rows, strict=True)]
+    return [significant(statistics.median(column)) or 0.0 for column in zip(*rows, strict=False)]

@@ -102,19 +102,24 @@ def draw(result: Result, path: Path) -> None:
 
 def _draw_ratio(axes: "Axes", row: int, spread: Spread) -> None:
     if spread.median is None or spread.min is None or spread.max is None:
-        axes.text(1.02, row, "failed", color=_FAILED, va="center", weight="bold", zorder=5)
+        _write_beside(axes, row, 1, "failed", _FAILED)
         return
     colour = _GOOD if spread.median >= 1 else _BAD
     axes.barh(row, spread.median - 1, left=1, height=0.6, color=colour, alpha=0.85)
     axes.hlines(row, spread.min, spread.max, color=_LINE, linewidth=1.4, zorder=3)
     axes.plot([spread.min, spread.max], [row, row], "|", color=_LINE, markersize=9, zorder=3)
+    _write_beside(axes, row, max(spread.max, 1), f"{spread.median:.2f}", _LINE)
+
+
+def _write_beside(axes: "Axes", row: int, place: float, text: str, colour: str) -> None:
     axes.annotate(
-        f"{spread.median:.2f}",
-        (max(spread.max, 1), row),
-        xytext=(6, 0),
+        text,
+        (place, row),
+        xytext=(8, 0),
         textcoords="offset points",
         va="center",
         fontsize=9,
+        color=colour,
     )
 
 
@@ -145,6 +150,8 @@ def _number(value: float | None) -> str:
 def _aim(aim: dict[str, Any] | None) -> str:
     if aim is None:
         return ""
+    if aim["reached"] is None:
+        return f"{aim['goal']:g} not measured"
     return f"{aim['goal']:g} {'met' if aim['met'] else 'missed'}"
 
 

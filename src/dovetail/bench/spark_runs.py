@@ -116,6 +116,7 @@ class SparkBed:
                 **done.facts,
                 "rows_per_s": 2 * files.rows / done.seconds,
                 "warm_rows_per_s": warm_rows / done.warm_seconds,
+                "rows_out": sum(trigger.rows_out for trigger in done.triggers),
                 "micro_batches": len(done.triggers),
                 "first_micro_batch_seconds": done.triggers[0].seconds,
             }

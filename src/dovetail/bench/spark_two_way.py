@@ -25,7 +25,7 @@ from dovetail.bench.kernel_runs import (
 )
 from dovetail.bench.measure import Contender, Runs, interleaved, warm_up
 from dovetail.bench.progress import Reporter
-from dovetail.bench.registry import Benchmark, Config
+from dovetail.bench.registry import Benchmark, Config, describe
 from dovetail.bench.result import Failure, Result, Spread, goals
 from dovetail.bench.spark_runs import (
     IN_HEAP,
@@ -68,7 +68,10 @@ def run(config: Config, reporter: Reporter) -> Result:
     ratios: dict[str, Spread] = {}
     failures: list[Failure] = []
     if config.wants("spark"):
-        runs, facts["spark"] = _spark(config, relations, reporter)
+        try:
+            runs, facts["spark"] = _spark(config, relations, reporter)
+        except Exception as error:  # noqa: BLE001  without Spark, the kernel can still be measured
+            runs = Runs(failures=[Failure("spark", None, describe(error))])
         ratios |= _spark_ratios(runs)
         failures += runs.failures
     if config.wants("kernel"):

@@ -7,7 +7,6 @@ and keeps its traceback.
 """
 
 import os
-import re
 import sys
 import traceback
 from typing import Annotated, Any
@@ -17,12 +16,10 @@ import typer.core
 
 import dovetail
 from dovetail.cli import checkup, demo, explain, run, top
+from dovetail.cli.failures import failure
 from dovetail.errors import DovetailError
 
 USER_ERROR = 2  #: the exit code of a mistake that the message explains
-
-_DOVETAIL = re.compile(r"dovetail\.errors\.\w+: (.+)")
-_FROM_JAVA = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -92,26 +89,6 @@ def _dovetail(
 
 for _module in (demo, run, explain, top, checkup):
     app.command(_module.NAME, epilog=_module.EXAMPLES)(_module.command)
-
-
-def failure(error: BaseException) -> str | None:
-    """What to tell the user about an error; None if it is a bug and wants its traceback."""
-    if isinstance(error, DovetailError):
-        return str(error)
-    origin = type(error).__module__.partition(".")[0]
-    if origin in ("pyspark", "py4j"):
-        text = str(error)
-        # a step's error arrives as text, at the end of the traceback of a Python worker
-        found = _DOVETAIL.findall(text) or _FROM_JAVA.findall(text)
-        return str(found[-1]) if found else f"Spark says: {first_line(text)}"
-    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-        return f"the operating system refuses: {error}"
-    return None
-
-
-def first_line(text: str) -> str:
-    """The first line with something on it: Spark's messages go on with plans and traces."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
 
 
 def _bench() -> Any:

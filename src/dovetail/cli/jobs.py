@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dovetail.api import join
+from dovetail.cli.failures import is_sparks, spark_says
 from dovetail.cli.jobfile import FILE_FORMATS, Job, Source
-from dovetail.errors import ArgumentError, JobFileError
+from dovetail.errors import ArgumentError, JobFileError, MemoryBudgetError
 from dovetail.specs import state_path
 
 if TYPE_CHECKING:
@@ -98,15 +99,14 @@ def state_of(job: Job) -> Path:
 @contextmanager
 def blame(job: Job, key: str) -> Iterator[None]:
     """Turn what Spark or the join says into an error that names the job file and the key."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except ArgumentError as error:
+    except (ArgumentError, MemoryBudgetError) as error:
         raise JobFileError(f"{job.file}: [{key}]: {error}") from error
-    except PySparkException as error:
-        said = str(error).strip().splitlines()[0]
-        raise JobFileError(f"{job.file}: {key}: Spark says: {said}") from error
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        raise JobFileError(f"{job.file}: {key}: {spark_says(error)}") from error
 
 
 def _open(session: "SparkSession", job: Job, source: Source, *, streaming: bool) -> "DataFrame":

@@ -104,7 +104,7 @@ def _print_lines(console: Console, root: Path, interval: float) -> None:
 def frame(progress: "Progress", height: int, now: float) -> RenderableType:
     """One frame: header, totals, rates and the partitions, cut to the height of the terminal."""
     records = list(progress.records())
-    room = max(3, height - 12)
+    room = max(3, height - 13)
     return Group(
         _header(progress),
         _totals(progress, rate(records, now)),
@@ -151,7 +151,7 @@ def _header(progress: "Progress") -> Text:
     budget = progress.budget_bytes
     limit = "no budget" if budget is None else f"budget {format_bytes(budget)}"
     title = Text.assemble(("dovetail ", "bold cyan"), (str(identity["algorithm"]), "bold"))
-    facts = f"  on {keys}{band}  ·  batch {progress.version}  ·  {limit}  ·  {progress.state}"
+    facts = f" on {keys}{band}  ·  batch {progress.version}  ·  {limit}\n{progress.state}"
     return title + Text(facts, "dim")
 
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import dovetail
 from dovetail.cli import app as application
 from dovetail.cli import top
-from dovetail.cli.app import app, failure
+from dovetail.cli.app import app
+from dovetail.cli.failures import failure
 from dovetail.errors import MemoryBudgetError, StateMissingError
 
 COMMANDS = ["demo", "run", "explain", "top", "doctor"]
@@ -106,7 +107,7 @@ def test_failure_when_a_task_failed_with_a_dovetail_error_then_is_that_message()
             Py4JNetworkError(
                 "An error occurred\n: java.lang.IllegalStateException: stopped\n at x"
             ),
-            "stopped",
+            "Spark says: stopped",
         ),
         (PermissionError(13, "Permission denied", "/x"), "the operating system refuses: "),
     ],

@@ -86,7 +86,7 @@ def test_frame_when_the_terminal_is_low_then_shows_some_partitions_and_counts_th
     make_state: MakeState,
 ) -> None:
     text = drawn(make_state(partitions=30), height=20)
-    assert "and 22 more" in text
+    assert "and 23 more" in text
     assert len(text.splitlines()) <= 20
 
 

@@ -5,16 +5,19 @@
 
 Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
 ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: master, memory,
-partitions, slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
+partitions, slice_ms, points, java (options of the JVM), slow (first attempts dawdle and all leave
+a file in ROOT/attempts), and any Spark setting with its dots.
 """
 
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQueryException
@@ -22,6 +25,8 @@ from pyspark.sql.streaming import StreamingQueryException
 import dovetail
 from dovetail.spark.faults import POINTS
 from dovetail.spark.session import local_session
+
+Batches = Iterator[pa.RecordBatch]
 
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
@@ -39,6 +44,7 @@ class Runner:
         self.memory = settings.pop("memory", "200KB")
         self.partitions = int(settings.pop("partitions", 2))
         self.slice_ms = int(settings.pop("slice_ms", 250))
+        self.slow = bool(settings.pop("slow", ""))
         self.points = settings.pop("points", ",".join(POINTS)).split(",")
         master = settings.pop("master", "local[2]")
         java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC " + settings.pop("java", "")
@@ -67,6 +73,9 @@ class Runner:
             state=self.root / "state",
             slice_ms=self.slice_ms,
         )
+        if self.slow:
+            (self.root / "attempts").mkdir(exist_ok=True)
+            joined = joined.mapInArrow(dawdle(self.root / "attempts"), joined.schema)
         writer = joined.writeStream.format("parquet").option("path", str(self.root / "out"))
         writer = writer.option("checkpointLocation", str(self.root / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
@@ -106,6 +115,22 @@ class Runner:
                 "spilled": dovetail.progress(self.root / "state").spilled_bytes,
             }
         (self.root / "report.json").write_text(json.dumps(report))
+
+
+def dawdle(folder: Path) -> Callable[[Batches], Batches]:
+    """Pass rows on; the first attempt of a task takes its time, so that Spark starts a second."""
+
+    def step(batches: Batches) -> Batches:
+        task = TaskContext.get()
+        assert task is not None
+        number = task.attemptNumber()
+        (folder / f"{task.stageId()}-{task.partitionId()}-{number}").touch()
+        for batch in batches:
+            yield batch
+            if number == 0 and task.partitionId() == 0:
+                time.sleep(1.5)
+
+    return step
 
 
 def main() -> None:

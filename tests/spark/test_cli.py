@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dovetail
-from dovetail.cli import jobs
+from dovetail.cli import demo, jobs
 from dovetail.cli.demo import Comparison, compare
+from dovetail.cli.demo_data import make_streams
 from dovetail.cli.failures import failure
 from dovetail.cli.jobfile import Job, read_job
+from dovetail.cli.views import make_console
 from dovetail.errors import JobFileError
 
 pytestmark = pytest.mark.spark
@@ -259,9 +262,33 @@ def test_explain_when_a_sample_is_taken_then_measures_rows_on_it(
 
 
 def test_compare_when_multisets_differ_then_counts_both_ways(spark: SparkSession) -> None:
-    rows = "id INT, name STRING"
-    one = spark.createDataFrame([(1, "a"), (1, "a"), (2, None), (3, "c")], rows)
-    two = spark.createDataFrame([(1, "a"), (2, None), (4, "c"), (4, "c")], rows)
+    columns = "id INT, name STRING"
+    one = spark.createDataFrame([(1, "a"), (1, "a"), (2, None), (3, "c")], columns)
+    two = spark.createDataFrame([(1, "a"), (2, None), (4, "c"), (4, "c")], columns)
     assert compare(one, one) == Comparison(4, 4, 0, 0)
-    assert compare(one, two) == Comparison(4, 4, 2, 2)
-    assert compare(one, one.limit(0)) == Comparison(4, 0, 4, 0)
+    different = compare(one, two)
+    assert replace(different, examples=()) == Comparison(4, 4, 2, 2)
+    assert sorted(different.examples) == [
+        "Row(id=1, name='a', __expected=2, __found=1)",
+        "Row(id=3, name='c', __expected=1, __found=0)",
+        "Row(id=4, name='c', __expected=0, __found=2)",
+    ]
+
+
+def test_demo_when_the_result_is_wrong_then_says_what_differs(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams = make_streams(tmp_path / "in", 200, seed=1)
+    orders, payments = (pq.read_table(path) for path in streams.directories.values())
+    right = orders.join(payments, "order_id", join_type="inner")
+    (tmp_path / "out").mkdir()
+    wrong = pa.concat_tables([right.slice(1), right.slice(5, 2)])
+    pq.write_table(wrong, tmp_path / "out" / "a.parquet")
+    assert not demo._check(make_console(), spark, tmp_path, streams)
+    said = capsys.readouterr().out
+    assert f"Spark's batch join {right.num_rows:,}; 1 are missing and 2 are too many" in said
+    assert said.count("Row(order_id=") == 3
+    pq.write_table(right, tmp_path / "out" / "a.parquet")
+    spark.catalog.refreshByPath(str(tmp_path / "out"))
+    assert demo._check(make_console(), spark, tmp_path, streams)
+    assert f"join: {right.num_rows:,} rows, identical" in capsys.readouterr().out

@@ -19,6 +19,7 @@ import numpy as np
 from dovetail.bench.result import significant
 
 Middle = Callable[[list[float]], float]
+STEADY = 0.1  #: results that vary by less than this share tell nothing about their cost
 LEAST_ARRIVALS = 8  #: two in each quarter
 
 
@@ -49,9 +50,8 @@ def fit(arrivals: Sequence[Arrival]) -> dict[str, Any] | None:
     results = np.array([arrival.results for arrival in arrivals], dtype=np.float64)
     # in millions, so that the columns are of one order of magnitude
     columns = np.column_stack([np.ones_like(state), state / 1e6, results / 1e6])
-    if np.linalg.matrix_rank(columns) < columns.shape[1]:
-        # as many results every time: their cost is part of the fixed one
-        columns[:, 2] = 0
+    if results.std() <= STEADY * results.mean():
+        columns[:, 2] = 0  # about as many every time: what they cost is part of the fixed cost
     (fixed, by_state, by_result), *_ = np.linalg.lstsq(columns, seconds)
     grown = by_state * (state.max() - state.min()) / 1e6
     return {

@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +37,7 @@ EXAMPLES = """
 """
 _BATCH_SHARE = 1 / 8  # of a partition's budget: what one input batch may take at most
 _LARGEST_BATCH = 10_000
+_EXAMPLES_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Comparison:
     found: int
     missing: int  #: rows of the batch join that the result lacks
     surplus: int  #: rows of the result that the batch join lacks
+    examples: tuple[str, ...] = ()  #: some of either
 
 
 def command(
@@ -84,6 +86,8 @@ def command(
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            # a short program: compiling it to the utmost would take a third of the whole time
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         }
         with spark_session(console, "dovetail-demo", "local[2]", conf) as spark:
             finished = _run(console, spark, directory, streams, settings)
@@ -175,6 +179,8 @@ def _check(console: Console, spark: "SparkSession", directory: Path, streams: St
         f"[bold red]wrong[/bold red]: the result has {result.found:,} rows, Spark's batch join "
         f"{result.expected:,}; {result.missing:,} are missing and {result.surplus:,} are too many"
     )
+    for example in result.examples:
+        console.print(f"  {example}", markup=False, soft_wrap=True)
     return False
 
 
@@ -182,20 +188,26 @@ def compare(expected: "DataFrame", found: "DataFrame") -> Comparison:
     """Compare two DataFrames of the same columns as multisets of rows, exactly."""
     from pyspark.sql import functions as F
 
+    side = F.col("__side")
     sides = expected.withColumn("__side", F.lit(1)).unionByName(
         found.withColumn("__side", F.lit(0))
     )
     counts = sides.groupBy(*expected.columns).agg(
-        F.sum("__side").alias("e"), F.sum(1 - F.col("__side")).alias("f")
+        F.sum(side).alias("__expected"), F.sum(1 - side).alias("__found")
     )
+    missing = F.col("__expected") - F.col("__found")
     totals = counts.agg(
-        F.sum("e"),
-        F.sum("f"),
-        F.sum(F.greatest(F.col("e") - F.col("f"), F.lit(0))),
-        F.sum(F.greatest(F.col("f") - F.col("e"), F.lit(0))),
+        F.sum("__expected"),
+        F.sum("__found"),
+        F.sum(F.greatest(missing, F.lit(0))),
+        F.sum(F.greatest(-missing, F.lit(0))),
     ).first()
     assert totals is not None
-    return Comparison(*(int(value or 0) for value in totals))
+    numbers = Comparison(*(int(value or 0) for value in totals[:4]))
+    if not numbers.missing and not numbers.surplus:
+        return numbers
+    different = counts.where(missing != 0).limit(_EXAMPLES_SHOWN).collect()
+    return replace(numbers, examples=tuple(str(row) for row in different))
 
 
 @contextmanager

@@ -4,11 +4,11 @@ Spark's launcher, log and workers write to the standard error that the JVM inher
 a file, which is deleted in the end, or kept and named when something went wrong.
 """
 
+import contextlib
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@contextmanager
+@contextlib.contextmanager
 def spark_session(
     console: Console, name: str, master: str, conf: Mapping[str, str], log: Path | None = None
 ) -> Iterator["SparkSession"]:
@@ -38,7 +38,8 @@ def spark_session(
         try:
             yield session
         finally:
-            session.stop()
+            with contextlib.suppress(Exception):  # of a JVM that is gone: say why it went instead
+                session.stop()
     except Exception as error:
         # what Dovetail says is clear without Spark's messages, unless it is about Spark itself
         telling = isinstance(error, EnvironmentProblemError) or not isinstance(error, DovetailError)
@@ -76,7 +77,7 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
         ) from error
 
 
-@contextmanager
+@contextlib.contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
     """Let processes that are started meanwhile write their standard error to a file, for good."""
     sys.stderr.flush()

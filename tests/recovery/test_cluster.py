@@ -1,0 +1,170 @@
+"""A standalone cluster of two workers: executors that are killed, and tasks that run twice."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyspark
+import pytest
+
+import dovetail
+from dovetail.errors import StateError
+
+pytestmark = [pytest.mark.recovery, pytest.mark.cluster, pytest.mark.slow]
+
+SEED = 3_003
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+
+
+@dataclass
+class Cluster:
+    """A master and two workers with one core each."""
+
+    url: str
+    workers: list["subprocess.Popen[bytes]"]
+
+    def executors(self) -> list[psutil.Process]:
+        """The executor JVMs, oldest first."""
+        found = []
+        for worker in self.workers:
+            for child in psutil.Process(worker.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    if any("CoarseGrainedExecutorBackend" in part for part in child.cmdline()):
+                        found.append(child)
+        return sorted(found, key=lambda process: process.create_time())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def wait_for(what: str, happened: Any, log: Path, seconds: float = 90) -> None:
+    limit = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < limit, f"{what}: {log.read_text(errors='replace')[-3000:]}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster(tools: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    log = folder / "log"
+
+    def start(name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                [str(SPARK_CLASS), f"org.apache.spark.deploy.{name}", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    where = ("--host", "127.0.0.1")
+    started = [start("master.Master", *where, "--port", str(port), "--webui-port", "0")]
+    try:
+        for number in (1, 2):
+            work = folder / f"work{number}"
+            options = ("-c", "1", "-m", "1g", "--webui-port", "0", "--work-dir", str(work))
+            started.append(start("worker.Worker", *where, *options, url))
+        wait_for(
+            "the workers do not register",
+            lambda: log.read_text(errors="replace").count("Successfully registered") >= 2,
+            log,
+        )
+        yield Cluster(url, started[1:])
+    finally:
+        for process in reversed(started):
+            tools.kill_group(process)
+
+
+def settings_for(cluster: Cluster) -> dict[str, str]:
+    return {
+        "master": cluster.url,
+        "memory": "180KB",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.task.maxFailures": "10",
+    }
+
+
+def version(state: Path) -> int:
+    try:
+        return dovetail.progress(state).version
+    except StateError:
+        return -1
+
+
+def test_output_when_executors_are_killed_then_equals_the_oracle(
+    cluster: Cluster, job: Any, tools: Any
+) -> None:
+    rng = np.random.default_rng(SEED)
+    for side in tools.sides:
+        job.write(side, tools.make_rows(side, rng, 2400, 400, 0), 16)
+    process = job.start("once", **settings_for(cluster))
+    killed = []
+    for at_version in (2, 6, 10):
+        wait_for(
+            f"version {at_version} does not come",
+            lambda goal=at_version: (
+                process.poll() is not None
+                or (version(job.root / "state") >= goal and len(cluster.executors()) == 2)
+            ),
+            job.root / "log",
+        )
+        assert process.poll() is None, f"ended before the kills: {job.log_tail()}"
+        time.sleep(float(rng.uniform(0, 0.3)))
+        victim = cluster.executors()[int(rng.integers(2))]
+        victim.kill()
+        killed.append((at_version, victim.pid))
+    assert process.wait(timeout=300) == 0, f"seed {SEED}, killed {killed}: {job.log_tail()}"
+    assert len(killed) >= 2
+    assert dovetail.progress(job.root / "state").spilled_bytes > 0
+    job.check(f"seed {SEED}, executors killed at {killed}")
+
+
+def test_output_when_tasks_are_speculated_then_equals_the_oracle(
+    cluster: Cluster, job: Any, tools: Any
+) -> None:
+    rng = np.random.default_rng(SEED + 1)
+    for side in tools.sides:
+        job.write(side, tools.make_rows(side, rng, 900, 300, 0), 4)
+    settings = {
+        **settings_for(cluster),
+        "slow": "yes",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.speculation.efficiency.enabled": "false",
+    }
+    process = job.start("once", **settings)
+    assert process.wait(timeout=300) == 0, f"seed {SEED}: {job.log_tail()}"
+    attempts = [path.name for path in (job.root / "attempts").iterdir()]
+    twice = [name for name in attempts if not name.endswith("-0")]
+    assert twice, f"no task ran twice: {sorted(attempts)}"
+    job.check(f"seed {SEED}, second attempts {sorted(twice)}")

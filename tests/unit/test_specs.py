@@ -1,0 +1,130 @@
+"""Every wrong argument of a join has one clear error: what, where, and what to do."""
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dovetail import errors
+from dovetail.specs import JoinOptions, JoinSpec, join_spec, state_path
+from dovetail.twoway.base import MIN_BUDGET_BYTES
+
+LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.string())])
+RIGHT = pa.schema([("id", pa.int64()), ("seen", pa.timestamp("us")), ("label", pa.string())])
+
+
+def spec(left: pa.Schema = LEFT, right: pa.Schema = RIGHT, **arguments: Any) -> JoinSpec:
+    return join_spec(left, right, JoinOptions(**{"on": "id", **arguments}), default_partitions=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"on": "nope"}, errors.UnknownColumnError, ["left", "'nope'", "'id', 'at', 'name'"]),
+        ({"on": [("id", "nope")]}, errors.UnknownColumnError, ["right", "'nope'", "'seen'"]),
+        ({"on": []}, errors.ArgumentError, ["on=", "no column"]),
+        ({"on": [("id", "id", "id")]}, errors.ArgumentError, ["on=", "pairs"]),
+        ({"on": [1]}, errors.ArgumentError, ["on=", "1"]),
+        ({"on": [("id", "label")]}, errors.KeyTypeError, ["int64", "string", "cast"]),
+        ({"on": ["id", ("at", "seen")], "within": 1}, errors.BandKeyError, ["one key", "2"]),
+        ({"within": -1}, errors.BandKeyError, ["-1", "0 or more"]),
+        ({"within": "5"}, errors.BandKeyError, ["number or a timedelta"]),
+        ({"within": dt.timedelta(1)}, errors.BandKeyError, ["time span", "int64"]),
+        ({"within": 1, "algorithm": "xjoin"}, errors.ArgumentError, ["band", "shj"]),
+        ({"within": 1, "partitions": 2}, errors.ArgumentError, ["band", "one partition"]),
+        ({"algorithm": "magic"}, errors.ArgumentError, ["'magic'", "xjoin", "shj"]),
+        ({"how": "left"}, errors.ArgumentError, ["'left'", "inner"]),
+        ({"memory": "lots"}, errors.ArgumentError, ["memory=", "'lots'", "64MB"]),
+        ({"memory": 1.5}, errors.ArgumentError, ["memory=", "1.5"]),
+        ({"memory": "100KB"}, errors.MemoryBudgetError, ["100KB", "262.1 KB", "partitions="]),
+        ({"partitions": 0}, errors.ArgumentError, ["partitions=0"]),
+        ({"partitions": True}, errors.ArgumentError, ["partitions=True"]),
+        ({"slice_ms": 0}, errors.ArgumentError, ["slice_ms=0"]),
+        ({"state": "s3://bucket/state"}, errors.ArgumentError, ["s3://", "local or shared path"]),
+        ({"state": " "}, errors.ArgumentError, ["state=", "empty"]),
+    ],
+)
+def test_argument_when_wrong_then_one_clear_error(
+    arguments: dict[str, Any], error: type[Exception], says: list[str]
+) -> None:
+    with pytest.raises(error) as raised:
+        spec(**arguments)
+    assert type(raised.value) is error
+    for words in says:
+        assert words in str(raised.value)
+
+
+def test_columns_when_they_clash_then_all_are_named() -> None:
+    right = RIGHT.append(pa.field("Name", pa.string())).append(pa.field("AT", pa.int8()))
+    with pytest.raises(errors.ColumnClashError, match=r"'Name', 'AT'.*withColumnRenamed"):
+        spec(right=right)
+
+
+def test_columns_when_one_input_has_a_name_twice_then_it_is_named() -> None:
+    with pytest.raises(errors.ColumnClashError, match="left input has two columns named 'ID'"):
+        spec(left=LEFT.append(pa.field("ID", pa.int64())))
+
+
+def test_key_when_not_atomic_then_is_refused() -> None:
+    nested = pa.schema([("k", pa.list_(pa.int64()))])
+    with pytest.raises(errors.KeyTypeError, match="atomic"):
+        spec(left=nested, right=nested, on="k")
+
+
+def test_band_when_key_is_a_string_then_is_refused() -> None:
+    strings = pa.schema([("k", pa.string())])
+    with pytest.raises(errors.BandKeyError, match="numeric, date or timestamp key, not string"):
+        spec(left=strings, right=strings, on="k", within=1)
+
+
+def test_output_when_key_has_one_name_then_appears_once() -> None:
+    assert spec().twoway.layout.schema.names == ["id", "at", "name", "seen", "label"]
+
+
+def test_output_when_keys_have_two_names_then_both_appear() -> None:
+    names = spec(right=RIGHT.set(0, pa.field("rid", pa.int64())), on=("id", "rid"))
+    assert names.twoway.layout.schema.names == ["id", "at", "name", "rid", "seen", "label"]
+
+
+def test_key_when_letter_case_differs_then_is_found() -> None:
+    assert spec(on="ID").twoway.left_keys == ("id",)
+
+
+def test_budget_when_split_then_partitions_share_it_evenly() -> None:
+    assert spec(memory="64MB").partition_bytes == 16_000_000
+    assert spec(memory=4 * MIN_BUDGET_BYTES).partition_bytes == MIN_BUDGET_BYTES
+    assert spec().partition_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("within", "key", "width"),
+    [
+        (dt.timedelta(seconds=5), pa.timestamp("us"), 5_000_000),
+        (2, pa.timestamp("us", "UTC"), 2_000_000),
+        (dt.timedelta(days=3), pa.date32(), 3),
+        (Decimal("0.05"), pa.decimal128(10, 2), 5),
+        (0.5, pa.float64(), 0.5),
+        (7, pa.int16(), 7),
+    ],
+)
+def test_band_when_key_has_a_unit_then_width_is_in_it(
+    within: Any, key: pa.DataType, width: float
+) -> None:
+    schema = pa.schema([("k", key)])
+    band = spec(left=schema, right=schema, on="k", within=within)
+    assert band.twoway.within == width
+    assert band.algorithm == "shj"
+    assert band.partitions == 1
+
+
+@pytest.mark.parametrize("state", ["/data/a b", "file:///data/a%20b", Path("/data/a b")])
+def test_state_when_local_then_is_a_path(state: str | Path) -> None:
+    assert state_path(state) == Path("/data/a b")
+
+
+def test_identity_when_memory_or_slices_change_then_stays_the_same() -> None:
+    assert spec(memory="64MB").identity() == spec(memory=None, slice_ms=9).identity()
+    assert spec(partitions=2).identity() != spec(partitions=3).identity()

@@ -214,8 +214,8 @@ def _memory(memory: str | int | None, partitions: int) -> int | None:
     if total < least:
         raise MemoryBudgetError(
             f"memory={memory!r} is too small: {partitions} partition"
-            f"{'s need' if partitions > 1 else ' needs'} at least {format_bytes(least)}"
-            f" ({format_bytes(MIN_BUDGET_BYTES)} each). Raise memory= or lower partitions=."
+            f"{'s need' if partitions > 1 else ' needs'} at least {least >> 10}KiB"
+            f" ({MIN_BUDGET_BYTES >> 10}KiB each). Raise memory= or lower partitions=."
         )
     return total
 

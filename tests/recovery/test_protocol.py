@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -172,7 +173,7 @@ def test_task_when_killed_at_a_point_in_every_batch_then_each_pair_comes_once(
 def test_task_when_killed_right_after_the_link_and_again_in_the_next_batch_then_goes_on(
     protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, later: str
 ) -> None:
-    """The first death leaves `latest` one behind, and the second attempt has deleted what it names."""
+    """The first death leaves `latest` one behind; the second comes when what it names is gone."""
     partition = protocol.Partition(tmp_path)
     prepare(tmp_path, 1)
     doom: list[str] = []
@@ -251,7 +252,13 @@ def test_attempts_when_two_run_at_once_in_any_interleaving_then_both_emit_the_sa
     protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, first_stop: str
 ) -> None:
     """One stops at a point, the other goes on to any point, the first ends, the other ends."""
-    at_point(lambda name: getattr(threading.current_thread(), "gate", lambda _: None)(name))
+
+    def hook(name: str) -> None:
+        thread = threading.current_thread()
+        if isinstance(thread, Attempt):
+            thread.gate(name)
+
+    at_point(hook)
     for seed, second_stop in enumerate(POINTS):
         if (seed + POINTS.index(first_stop)) % 2:
             continue  # half of the pairs, spread evenly
@@ -267,8 +274,8 @@ def test_attempts_when_two_run_at_once_in_any_interleaving_then_both_emit_the_sa
             if batch != contested:
                 total += partition.run(batch, rows, 0)
                 continue
-            one = Attempt(lambda b=batch, r=rows: partition.run(b, r, 1), first_stop)
-            two = Attempt(lambda b=batch, r=rows: partition.run(b, r, 2), second_stop)
+            one = Attempt(partial(partition.run, batch, rows, 1), first_stop)
+            two = Attempt(partial(partition.run, batch, rows, 2), second_stop)
             one.go_to_gate()
             assert one.is_alive(), f"{about}: the first was never held"
             two.go_to_gate()

@@ -176,9 +176,7 @@ class Bench:
 
     def check(self, about: str, expected: DataFrame | None = None) -> None:
         """The Parquet sink holds what Spark's batch join gives."""
-        assert_same_rows(
-            self.results(), self.expected() if expected is None else expected, about
-        )
+        assert_same_rows(self.results(), self.expected() if expected is None else expected, about)
 
     def progress(self) -> Progress:
         return dovetail.progress(self.state)

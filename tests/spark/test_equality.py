@@ -101,9 +101,7 @@ ON: dict[str, tuple[Any, Callable[..., Any]]] = {
     "a list of names": (["a", "b"], lambda left, right: left.join(right, ["a", "b"])),
     "a pair": (
         ("left_x", "right_x"),
-        lambda left, right: left.join(
-            right.drop("a", "b"), left["left_x"] == right["right_x"]
-        ),
+        lambda left, right: left.join(right.drop("a", "b"), left["left_x"] == right["right_x"]),
     ),
     "pairs": (
         [("a", "right_a"), ("left_x", "right_x")],

@@ -94,5 +94,5 @@ def test_records_when_query_has_run_then_agree_with_the_totals(bench: Any) -> No
 
 @pytest.mark.spark
 def test_progress_when_query_has_not_begun_then_says_what_is_missing(bench: Any) -> None:
-    with pytest.raises(dovetail.errors.StateMissingError, match="identity.json"):
+    with pytest.raises(dovetail.errors.StateMissingError, match=r"identity\.json"):
         dovetail.progress(bench.root)

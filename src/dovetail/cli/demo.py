@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,14 +86,15 @@ def command(
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
-            # a short program: compiling it to the utmost would take a third of the whole time
+            # a short program: compiling it to the utmost would take a third of the work
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         }
         with spark_session(console, "dovetail-demo", "local[2]", conf) as spark:
             finished = _run(console, spark, directory, streams, settings)
             same = finished and _check(console, spark, directory, streams)
         if keep is not None:
-            console.print(f"Kept in {directory}: try  dovetail top {directory / 'state'} --once")
+            kept = f"Kept in {directory}; try: dovetail top {directory / 'state'} --once"
+            console.print(kept, markup=False, soft_wrap=True)
     if not finished:
         raise typer.Exit(130)
     if not same:
@@ -203,11 +204,12 @@ def compare(expected: "DataFrame", found: "DataFrame") -> Comparison:
         F.sum(F.greatest(-missing, F.lit(0))),
     ).first()
     assert totals is not None
-    numbers = Comparison(*(int(value or 0) for value in totals[:4]))
-    if not numbers.missing and not numbers.surplus:
-        return numbers
-    different = counts.where(missing != 0).limit(_EXAMPLES_SHOWN).collect()
-    return replace(numbers, examples=tuple(str(row) for row in different))
+    rows_expected, rows_found, rows_missing, rows_surplus = (int(value or 0) for value in totals)
+    different = []
+    if rows_missing or rows_surplus:
+        different = counts.where(missing != 0).limit(_EXAMPLES_SHOWN).collect()
+    examples = tuple(str(row) for row in different)
+    return Comparison(rows_expected, rows_found, rows_missing, rows_surplus, examples)
 
 
 @contextmanager

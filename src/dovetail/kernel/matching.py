@@ -18,6 +18,9 @@ from dovetail.kernel.runs import Rows, Run, Span
 PairFilter = Callable[[Rows, Rows], NDArray[np.bool_]]  #: rows of each run -> which pairs are new
 
 
+_MOST_PAIRS = 1 << 17  # in one output batch
+
+
 @dataclass(frozen=True)
 class OutputLayout:
     """The output columns: all of the left side's, then these of the right side's."""
@@ -44,16 +47,14 @@ class Emitter:
         self._pieces: list[pa.RecordBatch] = []
         self._piece_bytes = 0
 
-    def pair_limit(self, one: Run, two: Run) -> int:
-        """How many pairs of these two runs make a batch; an estimate from their mean row size."""
-        row_bytes = one.nbytes // max(len(one), 1) + two.nbytes // max(len(two), 1) + 32
-        return max(1, min(self._batch_bytes // row_bytes, 1 << 17))
-
     def match(
         self, probing: Run, stored: Run, span: Span, side: int, keep: PairFilter | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Emit the pairs of a span that `keep` keeps; `side` is the side of the probing rows."""
-        for probe_rows, stored_rows in span.pairs(self.pair_limit(probing, stored)):
+        # from the runs' mean row sizes: asking Arrow for every piece would cost more than it tells
+        pair_bytes = probing.nbytes // len(probing) + stored.nbytes // len(stored) + 1
+        limit = max(1, min(self._batch_bytes // pair_bytes, _MOST_PAIRS))
+        for probe_rows, stored_rows in span.pairs(limit):
             if keep is not None:
                 mask = keep(probe_rows, stored_rows)
                 probe_rows, stored_rows = probe_rows[mask], stored_rows[mask]
@@ -62,7 +63,7 @@ class Emitter:
             ends = [(probing.rows, probe_rows), (stored.rows, stored_rows)]
             batch = self._gather(*(ends if side == LEFT else reversed(ends)))
             if batch is not None:
-                yield from self._add(batch)
+                yield from self._add(batch, batch.num_rows * pair_bytes)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """What is left over, as one batch."""
@@ -85,8 +86,7 @@ class Emitter:
             left_rows, right_rows = left_rows.take(chosen), right_rows.take(chosen)
         return self._layout.assemble(left_rows, right_rows)
 
-    def _add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        nbytes = batch.nbytes
+    def _add(self, batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
         if self._piece_bytes + nbytes > self._batch_bytes:
             yield from self.drain()
         self._pieces.append(batch)

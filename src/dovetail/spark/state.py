@@ -362,9 +362,10 @@ def _unpack(path: Path) -> tuple[bytes, bytes]:
     try:
         data = path.read_bytes()
         prefix, _, rest = data.partition(b"\n")
-        _, _, head_size, body_size, checksum = prefix.split(b" ")
+        magic, _, head_size, body_size, checksum = prefix.split(b" ")
         head, body = rest[: int(head_size)], rest[int(head_size) :]
-        if len(body) != int(body_size) or zlib.crc32(rest) != int(checksum):
+        whole = len(body) == int(body_size) and zlib.crc32(rest) == int(checksum)
+        if magic != b"dovetail" or not whole:
             raise ValueError("checksum")
     except FileNotFoundError:
         raise  # a later step has just deleted it

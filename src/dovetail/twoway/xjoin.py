@@ -56,7 +56,7 @@ from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 
 #: A catalogue entry, and the spare room that a growing list keeps.
 _ENTRY_BYTES = 5 * BLOCK.itemsize // 4
-_LEAST_BLOCK_BYTES = 32 << 10
+_LEAST_BLOCK_BYTES = 64 << 10
 _MAX_GROUP = 1 << 14  # outer blocks in one group; their numbers are 16 bits wide
 
 
@@ -297,9 +297,9 @@ class XJoin(TwoWayJoin):
                 self._cleaning = None
 
     def _open_group(self, at: Cleaning) -> None:
-        """Let the group hold as many outer blocks as a quarter of the working memory takes."""
+        """Let the group hold as many outer blocks as a third of the working memory takes."""
         lengths = self.cells[at.part].blocks[at.outer].entries["length"]
-        room = self.working_bytes // 4
+        room = self.working_bytes // 3
         at.stop = at.start
         while at.stop < min(at.target[at.outer], at.start + _MAX_GROUP) and (
             at.stop == at.start or room >= int(lengths[at.stop])
@@ -464,6 +464,6 @@ def _partition_counts(total_bytes: int | None) -> tuple[int, int]:
     if total_bytes is None:
         return 16, 16
     partitions = 1 << max(2, min((total_bytes // (512 << 10)).bit_length(), 5))
-    flushed_bytes = total_bytes // (2 * partitions)
+    flushed_bytes = total_bytes // (4 * partitions)  # about half the budget holds rows
     cells_each = 1 << max(0, min((flushed_bytes // _LEAST_BLOCK_BYTES).bit_length() - 1, 3))
     return partitions, partitions * cells_each

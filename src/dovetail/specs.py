@@ -23,7 +23,7 @@ from dovetail.errors import (
     UnknownColumnError,
 )
 from dovetail.kernel.keys import KeyCodec, band_width
-from dovetail.kernel.memory import format_bytes, parse_bytes
+from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 from dovetail.twoway import TwoWaySpec, choose
 from dovetail.twoway.base import MIN_BUDGET_BYTES

@@ -7,7 +7,7 @@ rows, values as Arrow gives them, so that NaN equals NaN and -0.0 differs from 0
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,11 +64,16 @@ def conf(spark: SparkSession) -> Iterator[Any]:
             spark.conf.set(name, value)
 
 
+@pytest.fixture(scope="session")
+def bench_at(spark: SparkSession) -> Callable[[Path], "Bench"]:
+    return lambda root: Bench(spark, root)
+
+
 @pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Iterator["Bench"]:
-    made = Bench(spark, tmp_path)
+def bench(bench_at: Callable[[Path], "Bench"], tmp_path: Path) -> Iterator["Bench"]:
+    made = bench_at(tmp_path)
     yield made
-    for query in spark.streams.active:
+    for query in made.spark.streams.active:
         query.stop()
 
 

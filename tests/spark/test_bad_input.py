@@ -237,12 +237,14 @@ def says(text: str, *fragments: str) -> None:
         assert fragment in text, f"{fragment!r} is not in: {text}"
 
 
-@pytest.fixture
-def begun(bench: Any) -> Any:
+@pytest.fixture(scope="module")
+def begun_once(bench_at: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A query that has run over some files; new ones have come since.
 
     With one partition on two cores no operator stays in a worker: every step reads the state.
     """
+    bench = bench_at(tmp_path_factory.mktemp("begun") / "root")
+    bench.root.mkdir()
     rng = np.random.default_rng(11)
     for side in ("left", "right"):
         bench.keyed(side, rng.integers(0, 100, 800), files=1)
@@ -250,11 +252,24 @@ def begun(bench: Any) -> Any:
     assert bench.progress().spilled_bytes > 0
     for side in ("left", "right"):
         bench.keyed(side, rng.integers(0, 100, 200), files=1)
+    shutil.copytree(bench.root, bench.root.with_name("copy"))
     return bench
+
+
+@pytest.fixture
+def begun(begun_once: Any) -> Any:
+    """The same query for every test, put back to how it was; its files refer to its own path."""
+    shutil.rmtree(begun_once.root)
+    shutil.copytree(begun_once.root.with_name("copy"), begun_once.root)
+    return begun_once
 
 
 def join_of(bench: Any, **options: Any) -> DataFrame:
     return bench.join(**{"memory": "90KB", "partitions": 1, **options})
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def goes_on(bench: Any, about: str) -> None:
@@ -308,19 +323,21 @@ def test_state_when_made_with_other_settings_then_is_refused_and_left_alone(
     if "on" in changed:
         sides[1] = sides[1].withColumnRenamed("k", "k2")
     options = {"on": "k", "memory": "90KB", "partitions": 1, "state": begun.state, **changed}
+    before = contents(begun.state)
     with pytest.raises(errors.StateMismatchError) as raised:
         dovetail.join(*sides, **options)
     says(str(raised.value), str(begun.state), fragment, "Go back to the old setting")
-    goes_on(begun, f"after {changed} was tried")
+    assert contents(begun.state) == before
 
 
 def test_state_when_input_has_other_columns_then_is_refused_and_left_alone(begun: Any) -> None:
     left = begun.stream("left").withColumn("more", F.lit(1))
+    before = contents(begun.state)
     with pytest.raises(errors.StateMismatchError, match=r"left=.*more"):
         dovetail.join(
             left, begun.stream("right"), on="k", memory="90KB", partitions=1, state=begun.state
         )
-    goes_on(begun, "after another column was tried")
+    assert contents(begun.state) == before
 
 
 def newest(state: Path, pattern: str) -> Path:

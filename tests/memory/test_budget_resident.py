@@ -25,11 +25,10 @@ import pyarrow as pa
 import pytest
 
 from dovetail.kernel.blocks import BlockStore
-from dovetail.kernel.memory import FIXED_OVERHEAD_BYTES, Budget
+from dovetail.kernel.memory import FIXED_OVERHEAD_BYTES, Budget, use_frugal_allocator
 from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
 from dovetail.twoway import TwoWayJoin, TwoWaySpec, make
 
-TIMES_BUDGET = 20
 MB = 10**6
 
 STRING_BYTES = 16
@@ -45,18 +44,30 @@ STRIDE = 2_654_435_761
 
 @pytest.mark.memory
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("keys", ["uniform", "one heavy key"])
-@pytest.mark.parametrize("megabytes", [8, 32, 128])
-def test_resident_size_when_input_is_twenty_times_the_budget_then_keeps_to_it(
-    megabytes: int, keys: str, record_property: Any
+@pytest.mark.parametrize(
+    ("megabytes", "times", "keys"),
+    [
+        (8, 20, "spread"),
+        (32, 20, "spread"),
+        (128, 20, "spread"),
+        (32, 20, "one on the left"),
+        pytest.param(
+            *(128, 5, "one on the left"),
+            marks=pytest.mark.xfail(strict=True, reason="a flush holds its partition three times"),
+        ),
+    ],
+)
+def test_resident_size_when_input_is_many_times_the_budget_then_keeps_to_it(
+    megabytes: int, times: int, keys: str, record_property: Any
 ) -> None:
-    measured = measure({"budget": megabytes * MB, "keys": keys})
+    budget = megabytes * MB
+    measured = measure({"budget": budget, "times": times, "keys": keys})
     record_property("measured", measured)
     print(json.dumps(measured))
-    assert measured["input_bytes"] >= TIMES_BUDGET * megabytes * MB
-    assert measured["flushed_bytes"] > 10 * megabytes * MB
+    assert measured["input_bytes"] >= times * budget
+    assert measured["flushed_bytes"] > 0.8 * times * budget
     assert measured["rows_out"] == measured["rows_expected"]
-    assert measured["growth"] <= megabytes * MB + FIXED_OVERHEAD_BYTES, measured
+    assert measured["growth"] <= budget + FIXED_OVERHEAD_BYTES, measured
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
@@ -117,12 +128,13 @@ class Source:
 
     Both sides go through the residues of a prime in an order of their own, so that partners come
     far apart in time. Only multiples of eight keep their value on the right side: an eighth of its
-    rows find a partner, and each of them one.
+    rows find a partner, and each of them one. Or all of the left side has one key, and no row of
+    the right side has it: memory fills up with a single partition that cannot be split.
     """
 
-    def __init__(self, rows: int, heavy: bool) -> None:
+    def __init__(self, rows: int, one_key: bool) -> None:
         self.rows = rows
-        self._heavy = heavy
+        self._one_key = one_key
         self._prime = _prime_above(rows)
         self._rng = np.random.default_rng(0)
 
@@ -138,24 +150,22 @@ class Source:
 
     def expected(self) -> int:
         """How many pairs match: the left row of a residue follows from its inverse."""
+        if self._one_key:
+            return 0
         inverse = pow(STRIDE, -1, self._prime)
         matches = 0
         for start in range(0, self.rows, 1_000_000):
             keys = self._keys(1, start, min(1_000_000, self.rows - start))
             partners = keys[keys >= 0] * inverse % self._prime
-            matches += int(((partners < self.rows) & ~self._heavy_rows(partners)).sum())
+            matches += int((partners < self.rows).sum())
         return matches
 
     def _keys(self, side: int, start: int, rows: int) -> np.ndarray:
         number = np.arange(start, start + rows, dtype=np.int64)
         key = (number * STRIDE + side * self.rows // 3) % self._prime
         if side == 0:
-            return np.where(self._heavy_rows(number), -1, key)
+            return np.full(rows, -1) if self._one_key else key
         return np.where(key % 8 == 0, key, -2 - key)
-
-    def _heavy_rows(self, number: np.ndarray) -> np.ndarray:
-        """Half of the left side may have one and the same key, which the right side lacks."""
-        return (number % 2 == 0) & self._heavy
 
 
 def _prime_above(number: int) -> int:
@@ -199,9 +209,9 @@ class Join:
             store.begin(f"life{self.lives}", self.operator.ctx.counters)
 
 
-def drive(budget: int, input_bytes: int, *, heavy: bool) -> dict[str, Any]:
+def drive(budget: int, input_bytes: int, *, one_key: bool) -> dict[str, Any]:
     """Push, poll, save now and then, finish, clean up."""
-    source = Source(-(-input_bytes // ROW_BYTES // 2), heavy)
+    source = Source(-(-input_bytes // ROW_BYTES // 2), one_key)
     batch_rows = max(500, min(budget // 20 // ROW_BYTES, 50_000))
     with tempfile.TemporaryDirectory() as directory:
         join = Join(Path(directory), budget)
@@ -239,15 +249,16 @@ def drive(budget: int, input_bytes: int, *, heavy: bool) -> dict[str, Any]:
 
 def child(settings: dict[str, Any]) -> dict[str, Any]:
     budget = int(settings["budget"])
-    heavy = settings.get("keys") == "one heavy key"
-    if settings.get("pool"):
-        pa.set_memory_pool(getattr(pa, f"{settings['pool']}_memory_pool")())
-    drive(256 << 10, 2 * MB, heavy=heavy)  # loads code, and lets pools reach their working size
+    times = int(settings.get("times", 20))
+    one_key = settings.get("keys") == "one on the left"
+    if settings.get("allocator") != "default":  # to see what difference it makes, by hand
+        use_frugal_allocator()
+    drive(256 << 10, 2 * MB, one_key=one_key)  # loads code, and lets pools reach their working size
     gc.collect()
     resident = Resident()
     baseline = resident.now()
     with resident:
-        measured = drive(budget, TIMES_BUDGET * budget, heavy=heavy)
+        measured = drive(budget, times * budget, one_key=one_key)
     rows = measured["rows"] // 2
     return measured | {
         "budget": budget,
@@ -255,7 +266,7 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
         "growth": resident.peak - baseline,
         "over_budget": resident.peak - baseline - budget,
         "allowed_over": FIXED_OVERHEAD_BYTES,
-        "rows_expected": Source(rows, heavy).expected(),
+        "rows_expected": Source(rows, one_key).expected(),
     }
 
 

@@ -27,7 +27,6 @@ app = typer.Typer(
     "    dovetail bench run spark-two-way\n\n"
     "    dovetail bench report",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 

@@ -5,14 +5,37 @@ component that keeps it. What is counted: Arrow buffers of rows, code and timest
 block catalogue, the input batch, and one fixed reservation for working memory (sorting, merging,
 probing, output batches). What is not counted: the interpreter, imported libraries, and allocator
 slack; `FIXED_OVERHEAD_BYTES` states the room these take, and a test holds the process to it.
+
+That test holds for a process that has called `use_frugal_allocator`: left to themselves, allocators
+keep what an operator has freed, as much as the budget again.
 """
 
+import contextlib
+import ctypes
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from dovetail.errors import MemoryBudgetError
 
 #: What the process may grow by beyond the budget: allocator slack and code loaded on first use.
 FIXED_OVERHEAD_BYTES = 24 << 20
+
+_M_MMAP_THRESHOLD = -3  # glibc's malloc.h
+_MMAP_THRESHOLD_BYTES = 256 << 10
+
+
+def use_frugal_allocator() -> None:
+    """Let the memory that is freed go back to the system, in this whole process.
+
+    For a process of Dovetail's own, before it allocates much. Arrow's default pool keeps freed
+    memory for long, so the system's takes its place. And glibc raises the size from which an
+    allocation gets pages of its own, which go when it does, whenever such a one is freed; a fixed
+    size puts an end to that. Where there is no glibc only the first is done.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
 
 @dataclass

@@ -110,7 +110,7 @@ class Progress:
 
     @property
     def pending_rows(self) -> int:
-        """Rows on disk that have not met all of the other side yet; 0 when nothing is left."""
+        """The deferred work, in rows still to be read; 0 exactly when nothing is left."""
         return sum(part.pending_rows for part in self.partitions)
 
     @property
@@ -131,8 +131,10 @@ class Progress:
         lines: list[dict[str, Any]] = []
         for part in self.partitions:
             path = PartitionState(self.state, part.partition).directory / FILE
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                lines += [json.loads(line) for line in path.read_text().splitlines()]
+            with contextlib.suppress(FileNotFoundError):
+                for line in path.read_text().splitlines():
+                    with contextlib.suppress(ValueError):  # the last one may be half written
+                        lines.append(json.loads(line))
         yield from sorted(lines, key=lambda record: float(record["time"]))
 
     def __str__(self) -> str:

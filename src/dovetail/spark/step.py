@@ -41,7 +41,7 @@ from dovetail.specs import JoinSpec
 from dovetail.twoway import TwoWayJoin, make
 
 MAX_SLICE_MS = 2000
-_FUEL = 1 << 16  # rows between two looks at the clock
+_FUEL = 1 << 14  # rows between two looks at the clock
 
 Batches = Iterator[pa.RecordBatch]
 

@@ -39,7 +39,7 @@ def spec(left: pa.Schema = LEFT, right: pa.Schema = RIGHT, **arguments: Any) -> 
         ({"how": "left"}, errors.ArgumentError, ["'left'", "inner"]),
         ({"memory": "lots"}, errors.ArgumentError, ["memory=", "'lots'", "64MB"]),
         ({"memory": 1.5}, errors.ArgumentError, ["memory=", "1.5"]),
-        ({"memory": "100KB"}, errors.MemoryBudgetError, ["100KB", "262.1 KB", "partitions="]),
+        ({"memory": "100KB"}, errors.MemoryBudgetError, ["100KB", "256KiB", "partitions="]),
         ({"partitions": 0}, errors.ArgumentError, ["partitions=0"]),
         ({"partitions": True}, errors.ArgumentError, ["partitions=True"]),
         ({"slice_ms": 0}, errors.ArgumentError, ["slice_ms=0"]),

@@ -27,6 +27,7 @@ Block = np.void  #: one entry of a block catalogue, see `blocks.BLOCK`
 
 FAN_IN = 4
 INDEX_BYTES_PER_ROW = 16  # code and arrival tick
+_TOP = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
@@ -156,18 +157,28 @@ class SortedRuns:
             if span is not None:
                 yield run, span
 
-    def take_range(self, low: int, high: int) -> Run | None:
-        """Remove and return the rows with codes in the inclusive range, as one sorted run."""
-        taken: list[Run] = []
+    def take_range(self, low: int, high: int) -> Iterator[Run]:
+        """Remove the rows with codes in the inclusive range, run by run, each sorted.
+
+        To be drained. What is handed out is a view, good until the next is asked for; only then
+        does the run give up its memory, so that no more than one run is ever held twice. `own` a
+        part to keep it.
+        """
         for index, run in enumerate(self.runs):
             start = int(np.searchsorted(run.codes, low, side="left"))
             stop = int(np.searchsorted(run.codes, high, side="right"))
             if start < stop:
-                # run by run, so that no more than one run is ever held twice
-                taken.append(_owned([run.slice(start, stop)]))
+                yield run.slice(start, stop)
                 self.runs[index] = _without(run, start, stop)
         self.runs = [run for run in self.runs if len(run)]
-        return merge_runs(taken) if taken else None
+
+    def range_bytes(self, low: int, high: int) -> int:
+        """About what the rows with codes in the inclusive range take up."""
+        total = 0
+        for run in self.runs:
+            start, stop = np.searchsorted(run.codes, [low, high + 1 if high < _TOP else high])
+            total += run.nbytes * int(stop - start) // len(run)
+        return total
 
     def persist(self, write: Callable[[Run], Block]) -> list[Block]:
         """The blocks that hold these runs; writes the runs that no block holds yet."""
@@ -185,15 +196,15 @@ class SortedRuns:
 def _without(run: Run, start: int, stop: int) -> Run:
     """The run less its rows `[start, stop)`, in buffers of its own."""
     parts = [run.slice(0, start), run.slice(stop, len(run))]
-    rest = _owned([part for part in parts if len(part)] or parts[:1])
+    rest = own(*([part for part in parts if len(part)] or parts[:1]))
     # once most of a block is dead it is not worth keeping: the run is written anew
     if run.block is not None and 2 * len(rest) >= int(run.block["rows"]):
         rest.block = run.block
     return rest
 
 
-def _owned(parts: list[Run]) -> Run:
-    """Parts in code order as one run with buffers of its own, which slices do not have."""
+def own(*parts: Run) -> Run:
+    """Parts in code order as one run with buffers of its own; a slice keeps its parent's alive."""
     rows = [part.rows for part in parts]
     copied = (
         rows[0].take(pa.array(np.arange(len(parts[0]))))

@@ -31,7 +31,7 @@ from pyspark import TaskContext
 
 from dovetail.errors import DovetailError
 from dovetail.kernel.blocks import BlockStore
-from dovetail.kernel.memory import Budget
+from dovetail.kernel.memory import Budget, use_frugal_allocator
 from dovetail.kernel.protocol import SIDES, Context, Counters, Snapshot, Status
 from dovetail.spark.faults import fault_point
 from dovetail.spark.layout import UnionLayout, partition_in
@@ -64,6 +64,7 @@ def streaming_step(
     """The function that Spark maps over the partitions of every micro-batch."""
 
     def step(batches: Batches) -> Batches:
+        use_frugal_allocator()
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
@@ -78,6 +79,7 @@ def batch_step(spec: JoinSpec, layout: UnionLayout) -> Callable[[Batches], Batch
     """The function that Spark maps over the partitions of a batch join."""
 
     def step(batches: Batches) -> Batches:
+        use_frugal_allocator()
         local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         directory = Path(tempfile.mkdtemp(prefix="dovetail-", dir=local))
         operator = None

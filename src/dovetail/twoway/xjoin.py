@@ -51,7 +51,7 @@ from dovetail.kernel.keys import Codes, spread
 from dovetail.kernel.matching import PairFilter
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
-from dovetail.kernel.runs import Rows, Run, merge_runs, probe_run
+from dovetail.kernel.runs import Rows, Run, merge_runs, own, probe_run
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 
 #: A catalogue entry, and the spare room that a growing list keeps.
@@ -181,28 +181,39 @@ class XJoin(TwoWayJoin):
 
     def _flush(self, side: int, partition: int) -> None:
         first = partition * self._cells_each
-        parts = range(first, first + self._cells_each)
+        cells = range(first, first + self._cells_each)
+        low, high = self._lowest(cells[0]), self._lowest(cells[-1] + 1) - 1
+        memory = self.memory[side]
         before = self._held_bytes()
-        run = self.memory[side].take_range(self._lowest(parts[0]), self._lowest(parts[-1] + 1) - 1)
-        self._rows_held.shrink(min(before - self._held_bytes(), self._rows_held.nbytes))
-        assert run is not None
         dts = self.ctx.clock.tick()
+        if memory.range_bytes(low, high) <= self.working_bytes // 4:
+            run = merge_runs([own(part) for part in memory.take_range(low, high)])
+            blocks = self._write(side, run, dts)
+        else:  # merging would need the memory that is being given up
+            parts = memory.take_range(low, high)
+            blocks = sum(self._write(side, part, dts) for part in parts)
+        self._rows_held.shrink(min(before - self._held_bytes(), self._rows_held.nbytes))
+        self._catalogue.grow(blocks * _ENTRY_BYTES)
+        for number in cells:
+            self.cells[number].rows[side] = 0
+            self.cells[number].flushed[side] = dts
+
+    def _write(self, side: int, run: Run, dts: int) -> int:
+        """Put rows on disk in blocks of one cell each; returns how many."""
+        blocks = 0
         step = max(1, self._block_bytes * len(run) // run.nbytes)
-        start = 0
-        for part in parts:
-            cell = self.cells[part]
-            stop = start + cell.rows[side]
-            cell.rows[side] = 0
-            cell.flushed[side] = dts
-            for begin in range(start, stop, step):
-                piece = run.slice(begin, min(begin + step, stop))
-                block = self.ctx.store.append(piece, side, FLUSHED, part, dts)
-                self._catalogue.grow(_ENTRY_BYTES)
-                cell.blocks[side].append(block)
+        parts = self._part_of(run.codes)
+        starts = np.flatnonzero(np.diff(parts, prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], len(run)], strict=True):
+            number = int(parts[start])
+            for begin in range(int(start), int(stop), step):
+                piece = run.slice(begin, min(begin + step, int(stop)))
+                block = self.ctx.store.append(piece, side, FLUSHED, number, dts)
+                self.cells[number].blocks[side].append(block)
+                blocks += 1
                 self.ctx.counters.flushed_bytes += int(block["length"])
-            start = stop
-        assert start == len(run)
         self.ctx.counters.flushed_rows += len(run)
+        return blocks
 
     def _lowest(self, part: int) -> int:
         """The lowest code of a cell."""

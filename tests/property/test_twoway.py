@@ -218,14 +218,15 @@ SPILLING = {"xjoin"}
 def run_cases(
     strategy: st.SearchStrategy[Case], number: int, check: Callable[[Case], Outcome]
 ) -> Tally:
-    """Run as many cases as the profile says; `number` sets the tests' cases apart."""
+    """Run as many cases as the profile says; `number` sets the cases of the tests apart."""
     tally = Tally()
 
-    @seed(number)
     @given(strategy)
     def run(case: Case) -> None:
         tally.add(case, check(case))
 
+    if settings.default.derandomize:  # else every run is to see other cases
+        run = seed(number)(run)
     run()
     assert tally.cases >= settings.default.max_examples
     return tally

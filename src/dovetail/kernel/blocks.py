@@ -159,7 +159,10 @@ class BlockStore:
         *columns, codes, ats = batch.columns
         schema = pa.schema(list(self._schemas[int(block["side"])])[:-2])
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-        return Run(codes.to_numpy(), ats.to_numpy(), rows, block, length)
+        run = Run(codes.to_numpy(), ats.to_numpy(), rows, block)
+        if int(block["kind"]) == FLUSHED:
+            run._nbytes = length  # near enough for a short stay, and cheaper than to ask Arrow
+        return run
 
     def sync(self) -> None:
         """Force what was appended to stable storage, and close the files."""

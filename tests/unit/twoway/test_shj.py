@@ -1,5 +1,6 @@
 """SHJ: everything in memory, a clear refusal beyond it, and the choice of algorithms."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,21 @@ def test_snapshot_when_the_budget_was_used_up_then_goes_on_with_more_memory(
             kept += larger.push(side, relations[side].slice(start, 10))
     assert ids(kept) == nested_loop(spec, *relations).tolist()
     larger.ctx.store.close()
+
+
+def test_restore_when_the_budget_is_the_same_then_what_fitted_still_fits(tmp_path: Path) -> None:
+    relations = relations_of(rows=400, payload_bytes=20)
+    spec = join_spec(relations)
+    operator = make_operator(spec, tmp_path, MIN_BUDGET_BYTES)
+    with contextlib.suppress(MemoryBudgetError):
+        for start in range(0, 400, 5):
+            snapshot = operator.snapshot()
+            for side in SIDES:
+                list(operator.push(side, relations[side].slice(start, 5)))
+    store = operator.ctx.store
+    store.sync()
+    store.close()
+    make_operator(spec, tmp_path, MIN_BUDGET_BYTES, snapshot, tuple(store.files)).check()
 
 
 def test_restore_when_the_budget_is_too_small_then_says_so(tmp_path: Path) -> None:

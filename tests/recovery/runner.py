@@ -2,11 +2,12 @@
 
     runner.py once ROOT [setting=value ...]    run the query until it ends, then read the sink
     runner.py faults ROOT [setting=value ...]  a run for every fault point, with new files each time
+    runner.py cluster ROOT [setting=value ...] `once` in ROOT/killed, then in ROOT/slow, where the
+                                               first attempts of tasks dawdle
 
 Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
 ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: master, memory,
-partitions, slice_ms, points, java (options of the JVM), slow (first attempts dawdle and all leave
-a file in ROOT/attempts), and any Spark setting with its dots.
+partitions, slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
 """
 
 import json
@@ -39,12 +40,10 @@ QUICK = {
 class Runner:
     """The session, and the query that it runs."""
 
-    def __init__(self, root: Path, settings: dict[str, str]) -> None:
-        self.root = root
+    def __init__(self, settings: dict[str, str]) -> None:
         self.memory = settings.pop("memory", "200KB")
         self.partitions = int(settings.pop("partitions", 2))
         self.slice_ms = int(settings.pop("slice_ms", 250))
-        self.slow = bool(settings.pop("slow", ""))
         self.points = settings.pop("points", ",".join(POINTS)).split(",")
         master = settings.pop("master", "local[2]")
         java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC " + settings.pop("java", "")
@@ -58,63 +57,63 @@ class Runner:
             self.spark = builder.getOrCreate()
         self.spark.sparkContext.setLogLevel("ERROR")
 
-    def stream(self, side: str) -> DataFrame:
+    def stream(self, root: Path, side: str) -> DataFrame:
         columns = {"k": pa.int64(), f"{side}_id": pa.int64(), f"{side}_text": pa.string()}
         reader = self.spark.readStream.schema(from_arrow_schema(pa.schema(columns)))
-        return reader.option("maxFilesPerTrigger", 1).parquet(str(self.root / side))
+        return reader.option("maxFilesPerTrigger", 1).parquet(str(root / side))
 
-    def run(self) -> None:
+    def run(self, root: Path, *, slow: bool = False) -> None:
         joined = dovetail.join(
-            self.stream("left"),
-            self.stream("right"),
+            self.stream(root, "left"),
+            self.stream(root, "right"),
             on="k",
             memory=self.memory,
             partitions=self.partitions,
-            state=self.root / "state",
+            state=root / "state",
             slice_ms=self.slice_ms,
         )
-        if self.slow:
-            (self.root / "attempts").mkdir(exist_ok=True)
-            joined = joined.mapInArrow(dawdle(self.root / "attempts"), joined.schema)
-        writer = joined.writeStream.format("parquet").option("path", str(self.root / "out"))
-        writer = writer.option("checkpointLocation", str(self.root / "checkpoint"))
+        if slow:
+            (root / "attempts").mkdir(exist_ok=True)
+            joined = joined.mapInArrow(dawdle(root / "attempts"), joined.schema)
+        writer = joined.writeStream.format("parquet").option("path", str(root / "out"))
+        writer = writer.option("checkpointLocation", str(root / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
 
-    def read_sink(self, path: Path) -> None:
+    def read_sink(self, root: Path, path: Path) -> None:
         """What the sink holds by its own log; the file appears whole or not at all."""
-        table = self.spark.read.parquet(str(self.root / "out")).toArrow()
+        table = self.spark.read.parquet(str(root / "out")).toArrow()
         temporary = path.with_suffix(".tmp")
         pq.write_table(table, temporary)
         temporary.rename(path)
 
-    def faults(self) -> None:
+    def faults(self, root: Path) -> None:
         """Arm a point, add files, run until the query ends; begin again if it failed."""
         report = {}
-        (self.root / "results").mkdir()
+        (root / "results").mkdir()
         for number, point in enumerate(self.points):
             for side in ("left", "right"):
-                folder = self.root / side
+                folder = root / side
                 folder.mkdir(exist_ok=True)
-                (self.root / "pool" / side / f"{number:04d}.parquet").rename(
+                (root / "pool" / side / f"{number:04d}.parquet").rename(
                     folder / f"{number:04d}.parquet"
                 )
-            armed = self.root / "armed" / point
+            armed = root / "armed" / point
             armed.touch()
             failures = []
             for _ in range(3):
                 try:
-                    self.run()
+                    self.run(root)
                     break
                 except StreamingQueryException as error:
                     failures.append(str(error)[:2000])
             armed.unlink(missing_ok=True)
-            self.read_sink(self.root / "results" / f"{point}.parquet")
+            self.read_sink(root, root / "results" / f"{point}.parquet")
             report[point] = {
                 "fired": armed.with_suffix(".fired").exists(),
                 "failures": failures,
-                "spilled": dovetail.progress(self.root / "state").spilled_bytes,
+                "spilled": dovetail.progress(root / "state").spilled_bytes,
             }
-        (self.root / "report.json").write_text(json.dumps(report))
+        (root / "report.json").write_text(json.dumps(report))
 
 
 def dawdle(folder: Path) -> Callable[[Batches], Batches]:
@@ -136,13 +135,13 @@ def dawdle(folder: Path) -> Callable[[Batches], Batches]:
 def main() -> None:
     began = time.time()
     mode, root = sys.argv[1], Path(sys.argv[2])
-    runner = Runner(root, dict(setting.split("=", 1) for setting in sys.argv[3:]))
+    runner = Runner(dict(setting.split("=", 1) for setting in sys.argv[3:]))
     print(f"session after {time.time() - began:.1f} s", flush=True)
     if mode == "faults":
-        runner.faults()
-    else:
-        runner.run()
-        runner.read_sink(root / "result.parquet")
+        runner.faults(root)
+    for folder in {"once": [root], "cluster": [root / "killed", root / "slow"]}.get(mode, []):
+        runner.run(folder, slow=folder.name == "slow")
+        runner.read_sink(folder, folder / "result.parquet")
     print(f"done after {time.time() - began:.1f} s", flush=True)
 
 

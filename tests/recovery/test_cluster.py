@@ -122,6 +122,12 @@ def settings_for(cluster: Cluster) -> dict[str, str]:
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.task.maxFailures": "10",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.speculation.efficiency.enabled": "false",
     }
 
 
@@ -132,20 +138,24 @@ def version(state: Path) -> int:
         return -1
 
 
-def test_output_when_executors_are_killed_then_equals_the_oracle(
+def test_output_when_executors_are_killed_and_tasks_run_twice_then_equals_the_oracle(
     cluster: Cluster, job: Any, tools: Any
 ) -> None:
+    """Two queries of one driver, one after the other: executors are killed during the first; in
+    the second, the first attempts of tasks are slow, so that Spark starts others beside them."""
     rng = np.random.default_rng(SEED)
+    killed, slow = (tools.job_at(job.root / name) for name in ("killed", "slow"))
     for side in tools.sides:
-        job.write(side, tools.make_rows(side, rng, 2400, 400, 0), 16)
-    process = job.start("once", **settings_for(cluster))
-    killed = []
-    for at_version in (2, 6, 10):
+        killed.write(side, tools.make_rows(side, rng, 1800, 400, 0), 12)
+        slow.write(side, tools.make_rows(side, rng, 900, 300, 0), 3)
+    process = job.start("cluster", **settings_for(cluster))
+    kills = []
+    for at_version in (2, 5, 8):
         wait_for(
             f"version {at_version} does not come",
             lambda goal=at_version: (
                 process.poll() is not None
-                or (version(job.root / "state") >= goal and len(cluster.executors()) == 2)
+                or (version(killed.root / "state") >= goal and len(cluster.executors()) == 2)
             ),
             job.root / "log",
         )
@@ -153,32 +163,13 @@ def test_output_when_executors_are_killed_then_equals_the_oracle(
         time.sleep(float(rng.uniform(0, 0.3)))
         victim = cluster.executors()[int(rng.integers(2))]
         victim.kill()
-        killed.append((at_version, victim.pid))
-    assert process.wait(timeout=300) == 0, f"seed {SEED}, killed {killed}: {job.log_tail()}"
-    assert len(killed) >= 2
-    assert dovetail.progress(job.root / "state").spilled_bytes > 0
-    job.check(f"seed {SEED}, executors killed at {killed}")
+        kills.append((at_version, victim.pid))
+    assert not (killed.root / "result.parquet").exists(), "the query ended before the kills"
+    assert process.wait(timeout=300) == 0, f"seed {SEED}, killed {kills}: {job.log_tail()}"
 
-
-def test_output_when_tasks_are_speculated_then_equals_the_oracle(
-    cluster: Cluster, job: Any, tools: Any
-) -> None:
-    rng = np.random.default_rng(SEED + 1)
-    for side in tools.sides:
-        job.write(side, tools.make_rows(side, rng, 900, 300, 0), 4)
-    settings = {
-        **settings_for(cluster),
-        "slow": "yes",
-        "spark.speculation": "true",
-        "spark.speculation.interval": "50ms",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.minTaskRuntime": "100ms",
-        "spark.speculation.efficiency.enabled": "false",
-    }
-    process = job.start("once", **settings)
-    assert process.wait(timeout=300) == 0, f"seed {SEED}: {job.log_tail()}"
-    attempts = [path.name for path in (job.root / "attempts").iterdir()]
-    twice = [name for name in attempts if not name.endswith("-0")]
-    assert twice, f"no task ran twice: {sorted(attempts)}"
-    job.check(f"seed {SEED}, second attempts {sorted(twice)}")
+    assert dovetail.progress(killed.root / "state").spilled_bytes > 0
+    killed.check(f"seed {SEED}, executors killed at {kills}")
+    attempts = sorted(path.name for path in (slow.root / "attempts").iterdir())
+    again = [name for name in attempts if not name.endswith("-0")]
+    assert again, f"no task ran twice: {attempts}"
+    slow.check(f"seed {SEED}, second attempts {again}")

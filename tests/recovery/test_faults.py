@@ -23,7 +23,7 @@ WAYS = {
     "task is tried again": ("local[2,4]", POINTS),
     "query is started again": (
         "local[2,1]",
-        ("mid-claim", "mid-collect", "after-outbox", "before-link", "after-link", "mid-emit"),
+        ("mid-claim", "mid-collect", "after-link", "mid-emit"),
     ),
 }
 CASES = [(way, point) for way, (_, points) in WAYS.items() for point in points]

@@ -5,6 +5,7 @@ raises `Killed` leaves everything behind, as a killed process would.
 """
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail
-from dovetail.errors import StateMissingError
+from dovetail.errors import StateError, StateMissingError
 from dovetail.spark import state as state_module
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS
@@ -390,3 +391,43 @@ def test_cached_operator_when_the_budget_has_changed_then_is_not_used(
     records = list(dovetail.progress(tmp_path).records())
     assert [record["cached"] for record in records] == [False, True, False, True]
     assert [record["budget"] for record in records] == [500_000, 500_000, 70_000, 70_000]
+
+
+def test_state_when_any_byte_of_it_is_damaged_then_is_refused_or_unharmed(
+    protocol: ModuleType, tools: Any, tmp_path: Path
+) -> None:
+    """Never a wrong answer: an error that names the file, or the right rows."""
+    seed = 21
+    rng = np.random.default_rng(seed)
+    partition = protocol.Partition(tmp_path / "state")
+    prepare(tmp_path / "state", 1)
+    for batch in range(7):
+        partition.run(batch, protocol.rows_of(batch, seed), 0)
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    replayed = partition.run(6, protocol.rows_of(6, seed), 0)
+    following = partition.run(8, protocol.rows_of(8, seed), 0)
+    refused: Counter[str] = Counter()
+    for _ in range(150):
+        shutil.rmtree(tmp_path / "state")
+        shutil.copytree(tmp_path / "copy", tmp_path / "state")
+        files = [p for p in (tmp_path / "state").rglob("*") if p.is_file()]
+        path = files[int(rng.integers(len(files)))]
+        data = bytearray(path.read_bytes())
+        place, change = int(rng.integers(len(data))), int(rng.integers(1, 256))
+        data[place] ^= change
+        path.write_bytes(data)
+        about = f"seed {seed}, byte {place} of {path.name} changed by {change}"
+        said = None
+        try:
+            again = partition.run(6, protocol.rows_of(6, seed), 0)
+            after = partition.run(8, protocol.rows_of(8, seed), 0)
+        except StateError as error:
+            said = str(error)
+        if said is None:
+            tools.assert_same(again, replayed, about)
+            tools.assert_same(after, following, about)
+        else:
+            refused[path.suffix or path.name[0]] += 1
+            assert str(tmp_path / "state") in said, f"{about}: {said}"
+    assert refused[".arrows"] > 10, f"seed {seed}: {refused}"
+    assert refused["v"] > 3, f"seed {seed}: {refused}"

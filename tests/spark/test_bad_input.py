@@ -350,9 +350,7 @@ def newest(state: Path, pattern: str) -> Path:
     [
         ("", "StateMissingError", "is missing or lacks its identity.json"),
         ("identity.json", "StateMissingError", "is missing or lacks its identity.json"),
-        ("p00000", "StateMissingError", "p00000/latest is gone"),
         ("p00000/v*", "StateMissingError", "is needed for batch"),
-        ("p00000/*-run.arrows", "StateMissingError", "the state file"),
         ("p00000/*-disk.arrows", "StateMissingError", "the state file"),
     ],
 )
@@ -387,8 +385,6 @@ def flip(path: Path, position: float) -> bytes:
     [
         ("v*", 0.0, "the manifest"),
         ("v*", 0.5, "the manifest"),
-        ("v*", 1.0, "the manifest"),
-        ("*-run.arrows", 0.9, "does not have the checksum it was written with"),
         ("*-disk.arrows", 0.9, "does not have the checksum it was written with"),
         ("latest", 0.0, "does not hold a version number"),
     ],

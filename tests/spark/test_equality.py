@@ -50,19 +50,19 @@ def keys_of(type_: pa.DataType, rows: int, domain: int, seed: int) -> pa.Array:
 def test_join_when_keyed_by_any_atomic_type_then_equals_spark(bench: Any, name: str) -> None:
     rows, text = (220, 500) if name == "boolean" else (900, 130)
     for number, side in enumerate(("left", "right")):
-        bench.keyed(side, keys_of(KEY_TYPES[name], rows, 70, SEED + number), text=text)
+        bench.keyed(side, keys_of(KEY_TYPES[name], rows, 70, SEED + number), 1, text)
     bench.run(bench.join(memory=TINY))
     assert bench.progress().spilled_bytes > 0, f"{name}: nothing was spilled"
     bench.check(f"key of type {name}, seed {SEED}, memory {TINY}")
 
 
-@pytest.mark.parametrize("memory", ["150KB", "400KB", None])
-@pytest.mark.parametrize("algorithm", ["xjoin", "shj"])
+@pytest.mark.parametrize(
+    ("algorithm", "memory"),
+    [("xjoin", "150KB"), ("xjoin", "400KB"), ("xjoin", None), ("shj", "20MB"), ("shj", None)],
+)
 def test_join_when_budget_varies_then_equals_spark(
     bench: Any, algorithm: str, memory: str | None
 ) -> None:
-    if algorithm == "shj" and memory is not None:
-        memory = {"150KB": "20MB", "400KB": "80MB"}[memory]
     rng = np.random.default_rng(SEED)
     for side in ("left", "right"):
         bench.keyed(side, rng.integers(0, 400, 2500), files=4)
@@ -180,7 +180,7 @@ def test_join_when_payload_is_nested_then_equals_spark(bench: Any) -> None:
     assert bench.results().schema.simpleString() == bench.expected().schema.simpleString()
 
 
-@pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu"])
+@pytest.mark.parametrize("zone", ["America/St_Johns"])  # daylight saving and half an hour
 def test_join_when_session_is_in_another_time_zone_then_equals_spark(
     bench: Any, conf: Any, zone: str
 ) -> None:
@@ -205,7 +205,7 @@ def test_join_when_session_is_in_another_time_zone_then_equals_spark(
     bench.check(f"time zone {zone}, seed {SEED}")
 
 
-@pytest.mark.parametrize("empty", [("left",), ("right",), ("left", "right")])
+@pytest.mark.parametrize("empty", [("left",), ("left", "right")])
 def test_join_when_a_side_is_empty_then_result_is_empty(bench: Any, empty: tuple[str, ...]) -> None:
     for side in ("left", "right"):
         bench.keyed(side, np.arange(0 if side in empty else 500), files=1)

@@ -2,8 +2,9 @@
 
 A run is a batch of rows in code order: the codes and arrival ticks as numpy arrays, the rows
 themselves in Arrow, position by position. A probe is a binary search of sorted codes in each run,
-for equality and for a band alike. Rows that share a range of codes lie together, so a partition
-is taken out by slicing, without touching the rest.
+for equality and for a band alike; a large run has a directory, so that an equality probe looks at
+a row or two instead. Rows that share a range of codes lie together, so a partition is taken out by
+slicing, without touching the rest.
 
 Merging keeps the number of runs near `fan_in * log(rows)`. A merge copies rows, so it only
 happens when its result stays below `merge_bytes`, which the owner takes from working memory.
@@ -25,8 +26,10 @@ from dovetail.kernel.keys import Codes
 Rows = NDArray[np.int64]
 Block = np.void  #: one entry of a block catalogue, see `blocks.BLOCK`
 
-FAN_IN = 4
-INDEX_BYTES_PER_ROW = 16  # code and arrival tick
+FAN_IN = 6
+INDEX_BYTES_PER_ROW = 20  # code, arrival tick, and the directory's share
+_DIRECTORY_ROWS = 1 << 14  # a run with fewer is searched as fast without one
+_OVERFULL = 8  # rows of a bucket
 _TOP = np.iinfo(np.int64).max
 
 
@@ -39,6 +42,7 @@ class Run:
     rows: pa.RecordBatch
     block: Block | None = None
     _nbytes: int = -1  # asking Arrow is slow, and most runs live too briefly to be asked about
+    _directory: "Directory | None" = None
 
     @property
     def nbytes(self) -> int:
@@ -48,6 +52,17 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def probe(self, low: Codes, high: Codes) -> "Span | None":
+        """Which of these rows lie in each of the inclusive ranges of codes; None when none does.
+
+        Equality is the case `low is high`. The ranges are in the order of their lower ends.
+        """
+        if low is not high or len(self.codes) < _DIRECTORY_ROWS:
+            return probe_run(self.codes, low, high)
+        if self._directory is None:
+            self._directory = Directory(self.codes)
+        return self._directory.probe(self.codes, low)
 
     def slice(self, start: int, stop: int) -> "Run":
         return Run(
@@ -84,6 +99,10 @@ class Span:
     probing: Rows
     low: Rows
     high: Rows
+
+    def joined(self, other: "Span") -> "Span":
+        columns = ("probing", "low", "high")
+        return Span(*(np.concatenate([getattr(self, c), getattr(other, c)]) for c in columns))
 
     def pairs(self, limit: int) -> Iterator[tuple[Rows, Rows]]:
         """The candidate pairs as two index arrays, at most `limit` pairs at a time."""
@@ -125,6 +144,49 @@ def probe_run(stored: Codes, low: Codes, high: Codes) -> Span | None:
     return Span(probing, first, last)
 
 
+class Directory:
+    """Where the codes of each of many equally wide ranges begin in a sorted run.
+
+    There are as many ranges, or buckets, as rows. Where codes are spread evenly, a bucket holds
+    about one row and a probe is a look at it; the rows of an overfull bucket are searched for.
+    """
+
+    def __init__(self, codes: Codes) -> None:
+        self._least, self._most = codes[0], codes[-1]
+        reach = int(self._most) - int(self._least)
+        self._width = np.uint64(reach // len(codes) + 1)
+        self._starts = np.zeros(reach // int(self._width) + 2, dtype=np.int32)
+        np.cumsum(np.bincount(self._bucket(codes)), out=self._starts[1:])
+
+    def probe(self, stored: Codes, codes: Codes) -> Span | None:
+        """Which of the `stored` codes equal each of these, which are in order."""
+        begin = int(np.searchsorted(codes, self._least, side="left"))
+        end = int(np.searchsorted(codes, self._most, side="right"))
+        codes = codes[begin:end]
+        bucket = self._bucket(codes)
+        low = self._starts[bucket]
+        counts = self._starts[bucket + 1] - low
+        overfull = np.flatnonzero(counts > _OVERFULL)
+        counts[overfull] = 0
+        probing = np.flatnonzero(counts)
+        low, counts = low[probing], counts[probing]
+        probing = np.repeat(probing, counts)
+        at = np.arange(len(probing)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        found = np.flatnonzero(stored[at] == codes[probing])
+        span = Span(begin + probing[found], at[found], at[found] + 1) if len(found) else None
+        if len(overfull):
+            sought = codes[overfull]
+            searched = probe_run(stored, sought, sought)
+            if searched is not None:
+                searched.probing = begin + overfull[searched.probing]
+                span = searched if span is None else span.joined(searched)
+        return span
+
+    def _bucket(self, codes: Codes) -> Rows:
+        bucket: Rows = ((codes - self._least).view(np.uint64) // self._width).view(np.int64)
+        return bucket
+
+
 class SortedRuns:
     """The rows of one side that are in memory."""
 
@@ -153,7 +215,7 @@ class SortedRuns:
     def probe(self, low: Codes, high: Codes) -> Iterator[tuple[Run, Span]]:
         """Candidates among the stored rows for the inclusive ranges of codes, run by run."""
         for run in self.runs:
-            span = probe_run(run.codes, low, high)
+            span = run.probe(low, high)
             if span is not None:
                 yield run, span
 

@@ -51,7 +51,7 @@ from dovetail.kernel.keys import Codes, spread
 from dovetail.kernel.matching import PairFilter
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
-from dovetail.kernel.runs import Rows, Run, merge_runs, own, probe_run
+from dovetail.kernel.runs import Rows, Run, merge_runs, own
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 
 #: A catalogue entry, and the spare room that a growing list keeps.
@@ -334,7 +334,7 @@ class XJoin(TwoWayJoin):
             self._outer_group = _merge_group([self.ctx.store.read(b) for b in outer_blocks])
         outer, origin = self._outer_group
         inner = self.ctx.store.read(inner_block)
-        span = probe_run(outer.codes, inner.codes, inner.codes)
+        span = outer.probe(inner.codes, inner.codes)
         if span is not None:
             keep = _not_yet_joined(inner, inner_block, outer, origin, outer_blocks["dts"], limits)
             yield from self._emitter.match(inner, outer, span, inner_side, keep)

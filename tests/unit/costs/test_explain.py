@@ -69,8 +69,8 @@ def test_explain_when_there_is_a_budget_then_names_the_split_of_the_operator(
 def test_explain_when_rows_are_counted_then_leaves_room_for_index_and_input_batch() -> None:
     memory = section(explain_join(PLAN), "memory")
     free = 4 * (1_250_000 - 36 * 10_000)
-    assert f"about {free // 4 // (36 + 16) * 4:,} rows of left" in memory
-    assert f"about {free // 4 // (12 + 16) * 4:,} rows of right" in memory
+    assert f"about {free // 4 // (36 + 20) * 4:,} rows of left" in memory
+    assert f"about {free // 4 // (12 + 20) * 4:,} rows of right" in memory
 
 
 def test_explain_when_an_input_batch_cannot_fit_then_warns_and_says_what_to_do() -> None:

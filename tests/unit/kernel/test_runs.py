@@ -13,6 +13,7 @@ from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.runs import (
     FAN_IN,
     INDEX_BYTES_PER_ROW,
+    Directory,
     Run,
     SortedRuns,
     Span,
@@ -146,6 +147,29 @@ def test_probe_when_a_side_is_empty_then_finds_nothing() -> None:
     none, some = np.zeros(0, dtype=np.int64), np.array([1])
     assert probe_run(none, some, some) is None
     assert probe_run(some, none, none) is None
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(-9, 9), st.integers(-(2**63), 2**63 - 1), st.just(3)), min_size=1
+    ),
+    st.lists(st.one_of(st.integers(-11, 11), st.integers(-(2**63), 2**63 - 1))),
+)
+def test_directory_when_compared_with_a_search_then_finds_the_same(
+    stored: list[int], probing: list[int]
+) -> None:
+    """Crowded buckets, and codes at the ends of their range, included."""
+    codes, sought = np.sort(np.array(stored)), np.sort(np.array(probing + stored[:3]))
+    one, two = Directory(codes).probe(codes, sought), probe_run(codes, sought, sought)
+    assert one is not None
+    assert two is not None
+    assert sorted(pairs_of(one, 50)) == sorted(pairs_of(two, 50))
+
+
+def test_directory_when_codes_are_all_outside_or_between_then_finds_nothing() -> None:
+    codes = np.array([10, 20, 30])
+    assert Directory(codes).probe(codes, np.array([-5, 9, 31])) is None
+    assert Directory(codes).probe(codes, np.array([11, 25])) is None
 
 
 # -- the index ------------------------------------------------------------------------------

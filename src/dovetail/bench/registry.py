@@ -15,7 +15,11 @@ from dovetail.bench.progress import Reporter
 from dovetail.bench.result import Failure, Result
 from dovetail.errors import ArgumentError
 
-MODULES = ("dovetail.bench.spark_two_way", "dovetail.bench.cost_growth")
+MODULES = (
+    "dovetail.bench.spark_two_way",
+    "dovetail.bench.cost_growth",
+    "dovetail.bench.mesh_shedding",
+)
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1
 

@@ -195,7 +195,8 @@ class BlockStore:
     def _writer(self, side: int, kind: int) -> tuple[int, IO[bytes]]:
         key = (side, kind)
         if key not in self._writers:
-            name = f"{self._stem}-{SIDE_NAMES[side]}-{'run' if kind == RESIDENT else 'disk'}.arrows"
+            whose = SIDE_NAMES[side] if side < len(SIDE_NAMES) else f"other{side}"
+            name = f"{self._stem}-{whose}-{'run' if kind == RESIDENT else 'disk'}.arrows"
             handle = (self.directory / name).open("xb")
             handle.write(self._schemas[side].serialize())
             self.files.append(name)

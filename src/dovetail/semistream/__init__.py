@@ -1,0 +1,55 @@
+"""Joins of a stream with a table that is larger than memory: one algorithm a file.
+
+`table` is the staged table that all of them read, `base` what they share, `cache` the cache of Seek
+and SSBJ, `shedding` what to leave out when a stream outruns them.
+"""
+
+from dovetail.errors import ArgumentError
+from dovetail.kernel.protocol import Context, Snapshot
+from dovetail.semistream.base import HOWS, SemiStreamJoin, SemiStreamSpec
+from dovetail.semistream.cache import KEYS_SCHEMA
+from dovetail.semistream.inl import IndexNestedLoops
+from dovetail.semistream.meshjoin import AMeshJoin, MeshJoin
+from dovetail.semistream.seek import Seek, SeekUncached
+from dovetail.semistream.ssbj import Ssbj
+from dovetail.semistream.table import StagedTable, TableWriter
+
+ALGORITHMS: dict[str, type[SemiStreamJoin]] = {
+    kind.name: kind for kind in (MeshJoin, AMeshJoin, Ssbj, IndexNestedLoops, Seek, SeekUncached)
+}
+
+
+def make(
+    algorithm: str,
+    spec: SemiStreamSpec,
+    context: Context,
+    table: StagedTable,
+    snapshot: Snapshot | None = None,
+) -> SemiStreamJoin:
+    """An operator, new or as of a snapshot."""
+    return ALGORITHMS[algorithm](spec, context, table, snapshot)
+
+
+def choose(algorithm: str) -> str:
+    """The name of a known algorithm; `auto` is Seek."""
+    if algorithm == "auto":
+        return Seek.name
+    if algorithm not in ALGORITHMS:
+        raise ArgumentError(
+            f"algorithm={algorithm!r} is not known to enrich; there are 'auto', "
+            f"{', '.join(map(repr, ALGORITHMS))}"
+        )
+    return algorithm
+
+
+__all__ = [
+    "ALGORITHMS",
+    "HOWS",
+    "KEYS_SCHEMA",
+    "SemiStreamJoin",
+    "SemiStreamSpec",
+    "StagedTable",
+    "TableWriter",
+    "choose",
+    "make",
+]

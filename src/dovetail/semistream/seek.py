@@ -1,0 +1,233 @@
+"""Seek: a scan of the sorted table that skips every page without a waiting row.
+
+Beyond the papers. MESHJOIN reads every page for every row, because it assumes no order. Staged
+pages are sorted, so the fences say which pages can hold a row's matches. Rows wait until there is
+no memory for more, or until nothing more comes; then the pages that they need are read in order,
+each once, neighbours in one request. Under load that is MESHJOIN's shared sequential scan, for a
+quiet stream it is an index lookup, and in between it reads what is needed.
+
+A row is settled when its own pages have been read, so no match bits or packet queue are needed. All
+rows of one code lie together: a code that fills many pages needs its first and last page only.
+
+In front of it stands a cache (see `cache`): the join values with the most hits for a byte. Values
+that the table does not have are cached as such.
+
+With `ordered`, rows wait in the order in which they came and there is no cache.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.kernel.blocks import BLOCK, RESIDENT
+from dovetail.kernel.keys import Codes
+from dovetail.kernel.memory import Reservation
+from dovetail.kernel.protocol import Context, Snapshot
+from dovetail.kernel.runs import Rows, Run
+from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec
+from dovetail.semistream.cache import Cache
+from dovetail.semistream.table import CODE_BYTES, StagedTable
+
+CACHE_SHARE = 3 / 8
+_GAP_PAGES = 2  # pages without a waiting row that are read through rather than skipped
+_LEARNED_BYTES = 40  # what is noted of a row that missed the cache
+_UNBOUNDED_CACHE_BYTES = 1 << 30
+
+Spans = Callable[[Codes], tuple[Rows, Rows]]  #: codes to the positions [low, high) of each
+
+
+class Seek(SemiStreamJoin):
+    """Equality joins; the pages that are needed, and a cache."""
+
+    name: ClassVar[str] = "seek"
+    caches: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        spec: SemiStreamSpec,
+        context: Context,
+        table: StagedTable,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        super().__init__(spec, context, table, snapshot)
+        self._waiting: list[Run] = []
+        self._settled: list[int] = []  # of each waiting run, the rows that are done
+        self._learned: list[tuple[Codes, Rows, Rows]] = []  # codes, low, high
+        total = context.budget.total_bytes
+        limit = _UNBOUNDED_CACHE_BYTES if total is None else int(total * CACHE_SHARE)
+        if not self.caches or spec.ordered:
+            limit = 0
+        self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
+        piece = self.working_bytes // 4 // (CODE_BYTES * table.page_rows)
+        self._piece_pages = max(4, piece)
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def pending(self) -> int:
+        return sum(len(run) for run in self._waiting) - sum(self._settled)
+
+    def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
+        if self.cache.limit:
+            missed = np.ones(len(run), dtype=np.bool_)
+            for part, chosen, low, high in self.cache.lookup(run.codes):
+                missed[chosen] = False
+                yield from self._settle(run.rows, chosen, low, high, part)
+            if not missed.any():
+                return
+            if not missed.all():
+                rows = run.rows.filter(pa.array(missed))
+                run = Run(run.codes[missed], run.ats[missed], rows)
+        yield from self._hold(run.nbytes + _LEARNED_BYTES * len(run))
+        self._waiting.append(run)
+        self._settled.append(0)
+
+    # -- settling ---------------------------------------------------------------------------
+
+    def _work(self) -> Iterator[pa.RecordBatch]:
+        if self.spec.ordered:
+            yield from self._settle_first()
+        else:
+            yield from self._settle_piece()
+        if not self._waiting:
+            self._window.resize(0)
+            self._learn()
+
+    def _settle_piece(self) -> Iterator[pa.RecordBatch]:
+        """Settle the rows with the lowest codes, as many as one read of pages serves."""
+        runs = list(zip(self._waiting, self._settled, strict=True))
+        code = min(int(run.codes[start]) for run, start in runs)
+        first, stop = self._piece(code, runs)
+        lookup = self._spans(code) if stop == first else self._spans_within(first, stop)
+        for index, (run, start) in enumerate(runs):
+            end = start + self._reach(run.codes[start:], code, first, stop)
+            if end > start:
+                codes = run.codes[start:end]
+                low, high = lookup(codes)
+                if self.cache.limit:
+                    self._learned.append((codes, low, high))
+                yield from self._settle_run(run, low, high, self.table, start)
+                self._settled[index] = end
+        for index in reversed(range(len(runs))):
+            if self._settled[index] == len(self._waiting[index]):
+                del self._waiting[index], self._settled[index]
+
+    def _piece(self, code: int, runs: list[tuple[Run, int]]) -> tuple[int, int]:
+        """The pages to read next; an empty range if `code` alone would take more than a piece."""
+        fences = self.table.fences
+        if not len(fences):
+            return 0, 0
+        first = int(self.table.pages_of(np.array([code]), np.array([code]))[0][0])
+        last = first + self._piece_pages
+        beyond = int(fences[last]) if last < len(fences) else None
+        if beyond is not None and code >= beyond:
+            return first, first
+        needed = np.zeros(min(last, len(fences)) - first + 1, dtype=np.int64)
+        for run, start in runs:
+            codes = run.codes[start:]
+            if beyond is not None:
+                codes = codes[: np.searchsorted(codes, beyond)]
+            begins, ends = self.table.pages_of(codes, codes)
+            needed += np.bincount(begins - first, minlength=len(needed))
+            needed -= np.bincount(ends - first, minlength=len(needed))
+        idle = np.cumsum(needed)[:-1] == 0
+        # the first gap that is worth skipping ends the piece
+        wide = np.convolve(idle, np.ones(_GAP_PAGES + 1), "valid") > _GAP_PAGES
+        gap = int(wide.argmax()) if len(wide) and wide.any() else len(idle)
+        used = np.flatnonzero(~idle[:gap])
+        return first, first + int(used[-1]) + 1
+
+    def _reach(self, codes: Codes, code: int, first: int, stop: int) -> int:
+        """How many of these rows the piece serves."""
+        fences = self.table.fences
+        if stop == first and len(fences):
+            return int(np.searchsorted(codes, code, side="right"))
+        if stop >= len(fences):
+            return len(codes)
+        return int(np.searchsorted(codes, fences[stop], side="left"))
+
+    def _spans_within(self, first: int, stop: int) -> Spans:
+        stored = self.table.codes(first, stop)
+        base = self.table.page_start(first)
+
+        def spans(codes: Codes) -> tuple[Rows, Rows]:
+            low = np.searchsorted(stored, codes, side="left")
+            high = low.copy()
+            if len(stored):
+                found = np.flatnonzero(stored[np.minimum(low, len(stored) - 1)] == codes)
+                high[found] = np.searchsorted(stored, codes[found], side="right")
+            return base + low, base + high
+
+        return spans
+
+    def _spans(self, code: int) -> Spans:
+        """For a code that fills more pages than a piece has."""
+        if not len(self.table.fences):
+            return lambda codes: (np.zeros(len(codes), dtype=np.int64),) * 2
+        sought = np.array([code])
+        first, stop = (int(pages[0]) for pages in self.table.pages_of(sought, sought))
+        head = self.table.codes(first, min(first + 2, self.table.pages))
+        tail = self.table.codes(stop - 1, stop)
+        low = self.table.page_start(first) + int(np.searchsorted(head, code, side="left"))
+        high = self.table.page_start(stop - 1) + int(np.searchsorted(tail, code, side="right"))
+        return lambda codes: (np.full(len(codes), low), np.full(len(codes), high))
+
+    def _settle_first(self) -> Iterator[pa.RecordBatch]:
+        """Settle the oldest waiting run, in its own order."""
+        run = self._waiting[0]
+        low, high = np.zeros(len(run), dtype=np.int64), np.zeros(len(run), dtype=np.int64)
+        done = 0
+        while done < len(run):
+            code = int(run.codes[done])
+            first, stop = self._piece(code, [(run, done)])
+            lookup = self._spans(code) if stop == first else self._spans_within(first, stop)
+            end = done + self._reach(run.codes[done:], code, first, stop)
+            low[done:end], high[done:end] = lookup(run.codes[done:end])
+            done = end
+        yield from self._settle_run(run, low, high, self.table)
+        del self._waiting[0], self._settled[0]
+
+    def _learn(self) -> None:
+        """Let the cache have the values that missed it, if they are worth it."""
+        learned, self._learned = self._learned, []
+        if learned and self.cache.limit:
+            codes, low, high = (np.concatenate(column) for column in zip(*learned, strict=True))
+            self.cache.consider(codes, low, high, self.table)
+
+    # -- state ------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        blocks = []
+        for run in self._waiting:
+            if run.block is None:
+                run.block = self.ctx.store.append(run, STREAM, RESIDENT)
+            blocks.append(run.block)
+        blocks += self.cache.persist(self.ctx.store)
+        meta = {"arrived": self._arrived, "settled": self._settled, "cache": self.cache.meta()}
+        return Snapshot(meta, np.array(blocks, dtype=BLOCK))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._arrived = snapshot.meta["arrived"]
+        self._settled = list(snapshot.meta["settled"])
+        blocks = iter(snapshot.blocks)
+        for block in itertools.islice(blocks, len(self._settled)):
+            run = self.ctx.store.read(block)
+            self._waiting.append(run)
+            self._window.grow(run.nbytes + _LEARNED_BYTES * len(run))
+        self.cache.restore(snapshot.meta["cache"], list(blocks), self.ctx.store)
+
+    def check(self) -> None:
+        super().check()
+        for run, settled in zip(self._waiting, self._settled, strict=True):
+            assert 0 <= settled < len(run)
+            assert (run.codes[1:] >= run.codes[:-1]).all()
+        self.cache.check()
+
+
+class SeekUncached(Seek):
+    """The same without a cache, to see what the cache is worth."""
+
+    name: ClassVar[str] = "seek-uncached"
+    caches: ClassVar[bool] = False

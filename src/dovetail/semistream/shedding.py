@@ -1,0 +1,249 @@
+"""Which rows of a stream to keep when more arrive than the join can take.
+
+After Polyzotis et al., "Meshing Streaming Updates with Persistent Data in an Active Data
+Warehouse", section 4. Of the rows that arrive in one iteration of the join, `w` can be taken up.
+`f_R` of a row is how many rows of the relation have its code (for a hashed key a little too many,
+see `kernel.keys`). The strategies are those of Table 2:
+
+- `keep`: the first `w`. Loses least when every row has one match.
+- `sample`: `w` at random. With one match for every row, a uniform sample of the results.
+- `topw`: the `w` rows with the largest `f_R`. Loses least within the interval, with any matches.
+- `cluster`: at random, a row's chance being proportional to its `f_R`.
+
+What is shed is the caller's to store or to count. Here nothing is kept from one call to the next.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.errors import ArgumentError
+from dovetail.kernel.keys import Codes
+
+Rows = NDArray[np.int64]
+Counts = NDArray[np.int64]
+_SKETCH_ROWS = 4  # hash functions: an estimate is off by more than it should once in e**4 times
+_SKETCH_LEAST_BUCKETS = 3
+_SKETCH_HEADER_BYTES = 24
+_COUNTER_BYTES = 8
+
+
+class FrequencyLookup(Protocol):
+    """Tells f_R."""
+
+    def of(self, codes: Codes) -> Counts:
+        """For each code, how many rows of the relation have it, or an estimate of that."""
+
+
+class Shedder(ABC):
+    """A strategy. It has no state, so that one object serves any number of streams."""
+
+    def kept(
+        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
+    ) -> Rows:
+        """The numbers of the rows to keep, in ascending order: `w` of them, or all if fewer came.
+
+        `codes` are those of the rows of one interval, in the order of their arrival.
+        """
+        if w < 0:
+            raise ArgumentError(f"w is how many rows to keep, 0 or more, not {w}")
+        if w >= len(codes):
+            return np.arange(len(codes))
+        if w == 0:
+            return np.zeros(0, dtype=np.int64)
+        return np.sort(self._choose(codes, w, frequencies, rng))
+
+    @abstractmethod
+    def _choose(
+        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
+    ) -> Rows:
+        """The same in any order; `w` is at least 1 and less than there are rows."""
+
+
+class KeepFirst(Shedder):
+    """The first `w` rows; needs neither frequencies nor chance."""
+
+    def _choose(
+        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
+    ) -> Rows:
+        return np.arange(w)
+
+
+class UniformSample(Shedder):
+    """Every set of `w` rows is as likely as any other."""
+
+    def _choose(
+        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
+    ) -> Rows:
+        return rng.choice(len(codes), w, replace=False, shuffle=False)
+
+
+class TopW(Shedder):
+    """The `w` rows with the most matches; of rows with equally many, the earliest."""
+
+    def _choose(
+        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
+    ) -> Rows:
+        counts = frequencies.of(codes)
+        least = np.partition(counts, len(counts) - w)[len(counts) - w]
+        above = np.flatnonzero(counts > least)
+        level = np.flatnonzero(counts == least)[: w - len(above)]
+        return np.concatenate([above, level])
+
+
+class ClusterSample(Shedder):
+    """At random, with chances that are proportional to f_R exactly.
+
+    A row's chance of being kept is `w * f_R / (sum of f_R)`. Where that would exceed 1 the row is
+    kept for certain, and the chances of the others are proportional among themselves. So the
+    chances are known, as estimates from the sample need them to be; drawing row after row in
+    proportion to f_R would not give them. Rows without a match are kept only when there is room
+    left by all the others, and then at random.
+
+    The method is systematic sampling: the rows, in random order, are laid end to end, each as
+    long as its f_R, and `w` marks at equal distances say which are kept. In integers, so that
+    rounding takes no part.
+    """
+
+    def _choose(
+        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
+    ) -> Rows:
+        counts = frequencies.of(codes)
+        matched = np.flatnonzero(counts > 0)
+        if len(matched) <= w:
+            rest = rng.choice(np.flatnonzero(counts <= 0), w - len(matched), replace=False)
+            return np.concatenate([matched, rest])
+        descending = matched[np.argsort(-counts[matched], kind="stable")]
+        certain = _certain(counts[descending], w)
+        others = rng.permutation(descending[certain:])
+        marked = _systematic(counts[others], w - certain, rng)
+        return np.concatenate([descending[:certain], others[marked]])
+
+
+SHEDDERS: dict[str, Shedder] = {
+    "keep": KeepFirst(),
+    "sample": UniformSample(),
+    "topw": TopW(),
+    "cluster": ClusterSample(),
+}
+
+
+def shedder(name: str) -> Shedder:
+    """The strategy of that name."""
+    if name not in SHEDDERS:
+        raise ArgumentError(
+            f"there is no shedding strategy {name!r}; there are {', '.join(SHEDDERS)}"
+        )
+    return SHEDDERS[name]
+
+
+def _certain(descending: Counts, w: int) -> int:
+    """How many of more than `w` counts, all above 0, are kept for certain: fewer than `w`."""
+    leading = descending[:w]
+    before = np.cumsum(leading) - leading
+    left = descending.sum() - before  # the sum of this count and all smaller ones
+    places = w - np.arange(len(leading))
+    # chance of at least 1: count * places >= left, without a product that could overflow
+    sure = leading >= -(-left // places)
+    return int(np.argmin(sure))  # the first that is not; the w-th cannot be, as more follow it
+
+
+def _systematic(counts: Counts, w: int, rng: np.random.Generator) -> Rows:
+    """`w` different positions, each with chance `w * count / total`, which is below 1 for all."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1])
+    numbers = np.arange(w)
+    # the marks are (start + number * total) / w, rounded down; start is below total
+    start = int(rng.integers(total))
+    marks = start // w + numbers * (total // w) + (start % w + numbers * (total % w)) // w
+    return np.searchsorted(ends, marks, side="right")
+
+
+# -- how often a code occurs --------------------------------------------------------------------
+
+
+class Frequencies:
+    """Exact f_R: the different codes of the relation and how often each occurs."""
+
+    def __init__(self, sorted_codes: Codes) -> None:
+        """From the codes of all rows of the relation, in ascending order."""
+        self._codes, self._counts = _distinct(sorted_codes)
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes + self._counts.nbytes
+
+    def of(self, codes: Codes) -> Counts:
+        """For each code, how many rows of the relation have it; 0 if none does."""
+        if not len(self._codes):
+            return np.zeros(len(codes), dtype=np.int64)
+        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        return np.where(self._codes[places] == codes, self._counts[places], 0)
+
+
+class SketchedFrequencies:
+    """Estimates of f_R from a count-min sketch of a size that does not grow with the relation.
+
+    An estimate is never below the truth. It is above it by more than `e / buckets` of the
+    relation's rows in about one of fifty cases, `buckets` being `budget_bytes / 32`. So frequent
+    codes are told from rare ones, but rare ones not from each other, nor from those that do not
+    occur, unless the budget is ample.
+
+    The `datasketches` package takes and gives one code at a time from Python. Both `add` and `of`
+    therefore loop over the different codes of a call, at some 0.3 microseconds each; repeated codes
+    cost nothing more.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        """`budget_bytes` bounds the sketch, not the working memory of `add` and `of`."""
+        buckets = (budget_bytes - _SKETCH_HEADER_BYTES) // (_SKETCH_ROWS * _COUNTER_BYTES)
+        if buckets < _SKETCH_LEAST_BUCKETS:
+            least = _SKETCH_HEADER_BYTES + _SKETCH_LEAST_BUCKETS * _SKETCH_ROWS * _COUNTER_BYTES
+            raise ArgumentError(
+                f"a sketch of f_R needs at least {least} bytes, and {budget_bytes} were given"
+            )
+        self._sketch = _count_min_sketch(_SKETCH_ROWS, buckets)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._sketch.get_serialized_size_bytes())
+
+    def add(self, sorted_codes: Codes) -> None:
+        """Count the codes of more rows of the relation, in ascending order within the call."""
+        update = self._sketch.update
+        codes, counts = _distinct(sorted_codes)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            update(code, count)
+
+    def of(self, codes: Codes) -> Counts:
+        """For each code, at least as many rows as the relation has of it."""
+        different, places = np.unique(codes, return_inverse=True)
+        estimates = map(self._sketch.get_estimate, different.tolist())
+        return _rounded(estimates, len(different))[places]
+
+
+def _count_min_sketch(rows: int, buckets: int) -> Any:
+    try:
+        # ships no type information, and need not be installed
+        import datasketches  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError as error:
+        raise ArgumentError(
+            "estimating f_R with a sketch needs the package datasketches; install it with: "
+            'pip install "dovetail[shed]"'
+        ) from error
+    return datasketches.count_min_sketch(rows, buckets)
+
+
+def _rounded(estimates: Iterable[float], count: int) -> Counts:
+    return np.rint(np.fromiter(estimates, np.float64, count)).astype(np.int64)
+
+
+def _distinct(sorted_codes: Codes) -> tuple[Codes, Counts]:
+    """The different codes and how often each occurs."""
+    first = np.ones(len(sorted_codes), dtype=np.bool_)
+    np.not_equal(sorted_codes[1:], sorted_codes[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    return sorted_codes[starts], np.diff(starts, append=len(sorted_codes))

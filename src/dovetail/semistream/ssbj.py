@@ -1,0 +1,224 @@
+"""SSBJ: MESHJOIN with a cache whose content is provably the best.
+
+Source: Naeem, Weber and Lutteroth, "A Memory-Optimal Many-to-Many Semi-Stream Join" (SSBJ),
+section 3: Algorithm 1, Theorems 1 to 3.
+
+Cache phase. A row whose join value is cached is settled at once. Any other goes on to the disk
+phase, which is MESHJOIN. A row is handled by one of them, so each pair is emitted once.
+
+The inequality. A value with `m` table rows, and `n` stream rows in a cycle of the scan, takes
+`m * v_R` bytes if cached and `n * v_S` bytes if it waits for the scan. It belongs in the cache if
+`n * v_S > s_f * m * v_R`. Decided for each value by itself, this makes the whole as small as it can
+be (Theorem 1). A value without any table row has m = 0 and is cached as such.
+
+The states, one cycle of the scan each:
+1. incrementing: learn `m` and `n` of the values that pass through the disk phase;
+2. switching: the values that the inequality favours are collected in the switching buffer while
+   their pages pass;
+3. phase-out: they are in the cache from the start of this cycle; rows that came before finish in
+   the disk phase.
+Every tenth cycle, values whose hits no longer pay for their memory are evicted.
+
+What is done differently, and why. The paper counts `m` from when a value first waits, and may
+switch a value whose pages passed before it came; "all or none of a value's rows" then fails. Here
+`m` and `n` are taken when a packet leaves, after exactly one whole cycle: both are exact, and
+n is the number of rows that came in one cycle. And a value that is admitted in the middle of a
+ten-cycle period is credited with the hits that it would have had; else it would be evicted for
+being new.
+
+Theorem 3: at a high enough rate the inequality favours every value, the disk phase runs dry and
+this is a main-memory join; a test shows it.
+
+On failure: a restored operator starts at "incrementing" again, with the cache as it was.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.kernel.keys import Codes
+from dovetail.kernel.memory import Reservation
+from dovetail.kernel.protocol import Context, Snapshot
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, probe_run
+from dovetail.semistream.base import SemiStreamSpec
+from dovetail.semistream.cache import KEY_BYTES, Cache
+from dovetail.semistream.meshjoin import AMeshJoin, Packet
+from dovetail.semistream.table import StagedTable
+
+EVICTION_CYCLES = 10
+INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0
+_NOTE_BYTES = 24  # what is remembered of a value that left the disk phase
+
+
+class Ssbj(AMeshJoin):
+    """Equality joins."""
+
+    name: ClassVar[str] = "ssbj"
+    joins_conditions: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        spec: SemiStreamSpec,
+        context: Context,
+        table: StagedTable,
+        snapshot: Snapshot | None = None,
+        *,
+        w: int | None = None,
+        b: int | None = None,
+        switching_factor: float = 1.0,
+    ) -> None:
+        total = context.budget.total_bytes
+        limit = (1 << 62) if total is None else total * 5 // 8
+        self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
+        self.switching_factor = switching_factor
+        self.cycle = INCREMENTING  #: counts cycles; modulo 3 it is the state
+        self._notes: list[tuple[Codes, Rows, Rows]] = []  # values that left: code, m, n
+        self._noted = Reservation(context.budget, "notes")
+        self._chosen: tuple[Codes, Rows, Rows] | None = None  # values being switched: code, m, n
+        self._buffer: list[tuple[Codes, pa.RecordBatch]] = []
+        self._buffered = Reservation(context.budget, "switching buffer")
+        super().__init__(spec, context, table, snapshot, w=w, b=b)
+
+    @property
+    def state(self) -> int:
+        return self.cycle % 3
+
+    @property
+    def _stream_cost(self) -> float:
+        """v_S: what a waiting row takes up."""
+        return self._stream_row_bytes + INDEX_BYTES_PER_ROW
+
+    def _window_bytes(self) -> int:
+        total = self.ctx.budget.total_bytes
+        if total is None:
+            return 1 << 30
+        fixed = self.working_bytes + self.table.nbytes + self.cache.nbytes
+        return max(1, (total - fixed) * 5 // 8)  # the rest: input batch and switching buffer
+
+    # -- cache phase ------------------------------------------------------------------------
+
+    def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
+        if not self.spec.ordered and self.cache.parts:
+            missed = np.ones(len(run), dtype=np.bool_)
+            for part, chosen, low, high in self.cache.lookup(run.codes):
+                missed[chosen] = False
+                yield from self._settle(run.rows, chosen, low, high, part)
+            if not missed.all():
+                rows = run.rows.filter(pa.array(missed))
+                run = Run(run.codes[missed], run.ats[missed], rows)
+        if len(run):
+            yield from self._enqueue(run)
+        yield from self._iterate()
+
+    # -- disk phase -------------------------------------------------------------------------
+
+    def _dequeue(self, packet: Packet) -> Iterator[pa.RecordBatch]:
+        yield from super()._dequeue(packet)
+        if self.state == INCREMENTING and packet.counted and not self.spec.ordered:
+            keys, index, arrived = np.unique(
+                packet.run.codes, return_index=True, return_counts=True
+            )
+            if self._noted.try_grow(_NOTE_BYTES * len(keys)):
+                self._notes.append((keys, packet.counts[index].astype(np.int64), arrived))
+
+    def _scanned(self, stored: Codes, base: int) -> Iterator[pa.RecordBatch]:
+        if self._chosen is not None:
+            span = probe_run(stored, self._chosen[0], self._chosen[0])
+            if span is not None:
+                for which, position in span.pairs(1 << 16):
+                    rows = self.table.take(base + position)
+                    self._buffer.append((self._chosen[0][which], rows))
+        return iter(())
+
+    def _new_cycle(self) -> Iterator[pa.RecordBatch]:
+        self.cycle += 1
+        if self.state == SWITCHING:
+            self._choose()
+        elif self.state == PHASE_OUT:
+            self._switch()
+        if self.cycle % EVICTION_CYCLES == 0:
+            self._evict()
+        return iter(())
+
+    def _choose(self) -> None:
+        """Apply the inequality to the values that left the disk phase in the last cycle."""
+        notes, self._notes = self._notes, []
+        if notes:
+            codes, m, n = (np.concatenate(column) for column in zip(*notes, strict=True))
+            keys, index, inverse = np.unique(codes, return_index=True, return_inverse=True)
+            m, n = m[index], np.bincount(inverse, weights=n).astype(np.int64)
+            costs = m * self.table.row_bytes
+            favoured = n * self._stream_cost > self.switching_factor * costs
+            favoured &= self._uncached(keys)
+            keys, m, n, costs = keys[favoured], m[favoured], n[favoured], costs[favoured]
+            sizes = 2 * costs + KEY_BYTES  # twice: while the buffer moves into the cache
+            order = np.argsort(-n / (sizes + 1), kind="stable")
+            fits = np.sort(order[np.cumsum(sizes[order]) <= self._room()])
+            if len(fits):
+                self._buffered.grow(int(sizes[fits].sum()))
+                self._chosen = keys[fits], m[fits], n[fits]
+        self._noted.resize(0)
+
+    def _room(self) -> int:
+        """What the switching buffer may take."""
+        total = self.ctx.budget.total_bytes
+        if total is None:
+            return 1 << 62
+        free = total - self.ctx.budget.used_bytes
+        return int(min(free // 2, 2 * (self.cache.limit - self.cache.nbytes)))
+
+    def _uncached(self, keys: Codes) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        fresh = np.ones(len(keys), dtype=np.bool_)
+        for part in self.cache.parts:
+            fresh &= ~np.isin(keys, part.keys, assume_unique=True)
+        return fresh
+
+    def _switch(self) -> None:
+        """Move the switching buffer into the cache."""
+        if self._chosen is None:
+            return
+        keys, m, n = self._chosen
+        codes = np.concatenate([codes for codes, _ in self._buffer] or [keys[:0]])
+        batches = [rows for _, rows in self._buffer]
+        self._chosen, self._buffer = None, []
+        counts = np.searchsorted(codes, keys, side="right") - np.searchsorted(codes, keys)
+        assert (counts == m).all(), "a value's rows must be cached all at once"
+        rows = pa.concat_batches(batches) if batches else self.table.take(keys[:0])
+        self._buffered.resize(0)
+        self.cache.admit(keys, counts, n * (self.cycle % EVICTION_CYCLES), rows)
+
+    def _evict(self) -> None:
+        """Let go of the values that take more memory in the cache than they would waiting."""
+        keep = []
+        for part in self.cache.parts:
+            cached = np.diff(part.starts) * self.table.row_bytes
+            waiting = part.hits / EVICTION_CYCLES * self._stream_cost
+            keep.append(~(cached >= self.switching_factor * waiting))
+            part.hits[:] = 0
+        self.cache.evict(keep)
+
+    # -- state ------------------------------------------------------------------------------
+
+    def _more_meta(self) -> dict[str, Any]:
+        return {"cycle": self.cycle, "cache": self.cache.meta()}
+
+    def _more_blocks(self) -> list[np.void]:
+        return self.cache.persist(self.ctx.store)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        super()._restore(snapshot)
+        cycle = int(snapshot.meta["cycle"])
+        self.cycle = cycle + (INCREMENTING - cycle) % 3
+        blocks = list(snapshot.blocks[len(snapshot.meta["packets"]) :])
+        self.cache.restore(snapshot.meta["cache"], blocks, self.ctx.store)
+
+    def check(self) -> None:
+        super().check()
+        self.cache.check()
+        assert self._chosen is None or self.state == SWITCHING
+        assert not self._notes or self.state == INCREMENTING
+        assert not self._buffer or self._chosen is not None
+        if self._chosen is not None:
+            assert self._uncached(self._chosen[0]).all()

@@ -1,0 +1,141 @@
+"""Drives joins of a stream with a staged table, for tests: stage, push, poll, retune, restore.
+
+A case is made of a seed: the same seed takes the same steps.
+"""
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.kernel.blocks import BlockStore
+from dovetail.kernel.memory import Budget
+from dovetail.kernel.protocol import Context, Status
+from dovetail.semistream import (
+    KEYS_SCHEMA,
+    SemiStreamJoin,
+    SemiStreamSpec,
+    StagedTable,
+    TableWriter,
+    make,
+)
+from dovetail.semistream.base import STREAM, TABLE
+from dovetail.semistream.meshjoin import AMeshJoin
+
+
+def stage(
+    spec: SemiStreamSpec, table: pa.RecordBatch, directory: Path, page_bytes: int, pieces: int = 3
+) -> StagedTable:
+    """Sort a table by code and write it as the staging job would, in a few appends."""
+    codes, valid = spec.encode(TABLE, table)
+    if valid is not None:
+        codes, table = codes[valid], table.filter(pa.array(valid))
+    order = np.argsort(codes, kind="stable")
+    writer = TableWriter(directory, spec.table, page_bytes)
+    for part in np.array_split(order, pieces):
+        writer.append(codes[part], table.take(pa.array(part)))
+    writer.finish()
+    return StagedTable(directory, spec.table)
+
+
+@dataclass
+class Drive:
+    """What happened while a stream was joined."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    peak_bytes: int = 0
+    restores: int = 0
+
+
+class Driver:
+    """Runs one operator, restoring it from a snapshot whenever it is told to."""
+
+    def __init__(
+        self, spec: SemiStreamSpec, algorithm: str, table_directory: Path, state: Path,
+        budget_bytes: int | None,
+    ) -> None:  # fmt: skip
+        self.spec = spec
+        self.algorithm = algorithm
+        self.table_directory = table_directory
+        self.state = state
+        self.budget_bytes = budget_bytes
+        self.drive = Drive()
+        self._generation = 0
+        self._files: tuple[str, ...] = ()
+        self.operator = self._open(None)
+
+    def push(self, batch: pa.RecordBatch) -> None:
+        self.drive.batches += self.operator.push(STREAM, batch)
+        self._look()
+
+    def poll(self, fuel: int) -> None:
+        self.drive.batches += self.operator.poll(fuel)
+        self._look()
+
+    def finish(self) -> None:
+        self.operator.finish(STREAM)
+        while self.operator.status() is not Status.DONE:
+            self.poll(1 << 12)
+        assert self.operator.pending() == 0
+
+    def restore(self) -> None:
+        """Leave the operator behind and go on from its snapshot."""
+        snapshot = self.operator.snapshot()
+        store = self.operator.ctx.store
+        store.sync()
+        self._files = tuple(store.files)
+        self.close()
+        self.drive.restores += 1
+        self.operator = self._open(snapshot)
+        self._look()
+
+    def close(self) -> None:
+        self.operator.ctx.store.close()
+        self.operator.table.close()
+
+    def _open(self, snapshot) -> SemiStreamJoin:  # type: ignore[no-untyped-def]
+        self._generation += 1
+        schemas = (*self.spec.schemas, KEYS_SCHEMA)
+        store = BlockStore(self.state, schemas, f"g{self._generation}", self._files)
+        table = StagedTable(self.table_directory, self.spec.table)
+        return make(
+            self.algorithm, self.spec, Context(Budget(self.budget_bytes), store), table, snapshot
+        )
+
+    def _look(self) -> None:
+        self.operator.check()
+        self.drive.peak_bytes = max(self.drive.peak_bytes, self.operator.ctx.budget.peak_bytes)
+
+
+def drive(
+    spec: SemiStreamSpec, algorithm: str, stream: pa.RecordBatch, table: pa.RecordBatch,
+    *, seed: int, budget_bytes: int | None, page_bytes: int = 2_000, restore_share: float = 0.2,
+) -> Drive:  # fmt: skip
+    """Join a stream with a table in random batches, with polls, retuning and restores between."""
+    rng = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory(prefix="dovetail-test-") as name:
+        root = Path(name)
+        stage(spec, table, root / "table", page_bytes, int(rng.integers(1, 4))).close()
+        (root / "state").mkdir()
+        driver = Driver(spec, algorithm, root / "table", root / "state", budget_bytes)
+        try:
+            at = 0
+            while at < stream.num_rows:
+                size = int(rng.integers(1, max(2, stream.num_rows // 3)))
+                driver.push(stream.slice(at, size))
+                at += size
+                if rng.random() < 0.4:
+                    driver.poll(int(rng.integers(1, 2_000)))
+                if isinstance(driver.operator, AMeshJoin) and rng.random() < 0.5:
+                    driver.operator.tune(int(rng.integers(1, 200)), int(rng.integers(1, 6)))
+                if rng.random() < restore_share:
+                    driver.restore()
+            driver.finish()
+        finally:
+            driver.close()
+        return driver.drive
+
+
+__all__ = ["Drive", "Driver", "drive", "stage"]

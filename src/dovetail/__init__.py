@@ -1,20 +1,21 @@
 """Dovetail: bounded-memory stream joins for Apache Spark.
 
     joined = dovetail.join(left, right, on="key", memory="64MB", state="checkpoints/join")
+    enriched = dovetail.enrich(stream, table, on="key", memory="64MB", state="checkpoints/enrich")
 
 A map of the package, top to bottom; imports point downwards only:
 - `api` the public calls · `cli` the command
 - `spark` the runtime on Spark: plan, step, state, clock, metrics
 - `specs` checked arguments
 - `costs` plans in words, for `explain`
-- `twoway` the join algorithms, one a file
+- `twoway`, `semistream` the join algorithms, one a file: two streams; a stream and a table
 - `kernel` operator protocol, keys, index, memory budget, blocks on disk; numpy and pyarrow only
 - `errors` what can go wrong, and what to do
 - `bench`, `testing` benchmarks; oracles and generators for tests
 """
 
-from dovetail.api import explain, join, progress
+from dovetail.api import enrich, explain, join, progress
 from dovetail.errors import DovetailError
 
 __version__ = "0.1.0"
-__all__ = ["DovetailError", "__version__", "explain", "join", "progress"]
+__all__ = ["DovetailError", "__version__", "enrich", "explain", "join", "progress"]

@@ -4,10 +4,11 @@ The functions here only name the arguments; `specs` checks them and `spark` plan
 imported when it is first needed, so that `import dovetail` is quick and works without Java.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.specs import JoinOptions, On, Within
+from dovetail.specs import EnrichOptions, JoinOptions, On, Within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +58,54 @@ def join(
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
     return plan_join(left, right, options, name)
+
+
+def enrich(
+    stream: "DataFrame",
+    table: "DataFrame | str | Path",
+    on: On,
+    *,
+    how: str = "inner",
+    memory: str | int | None = None,
+    state: str | Path | None = None,
+    algorithm: str = "auto",
+    columns: Sequence[str] | None = None,
+    ordered: bool = False,
+    partitions: int | None = None,
+    slice_ms: int = 250,
+    name: str = "enrich",
+) -> "DataFrame":
+    """Look the rows of a stream up in a table that may be larger than memory.
+
+    The table is staged once, below `state`, as sorted pages of the columns that are needed; the
+    stream is joined with that copy inside the memory budget, exactly once across crashes and
+    restarts. The same call takes a batch DataFrame in place of the stream.
+
+    table: a batch DataFrame, the path of Parquet files, or the name of a table.
+    on: a column name, a list of names, or pairs `("stream_column", "table_column")`. A name used
+        on both sides appears once in the output.
+    how: `"inner"`, `"left"` (rows without a match have nulls), `"semi"` (rows with a match) or
+        `"anti"` (rows without: what the table does not know yet). A row with a null in its key
+        matches nothing.
+    memory: the whole budget over all partitions, `"64MB"` or bytes; None is unbounded.
+    state: the directory of the staged table and the state, beside the query's checkpoint and
+        reachable from every executor.
+    algorithm: `"auto"`, `"seek"` (reads the pages that are needed, with a cache),
+        `"seek-uncached"`, `"ssbj"`, `"ameshjoin"`, `"meshjoin"` (cyclic scans) or `"inl"`.
+    columns: the table's columns to add; default: all of them.
+    ordered: emit results in the order in which the rows reached their partition.
+    partitions, slice_ms, name: as for `join`.
+
+    >>> enriched = dovetail.enrich(
+    ...     orders, customers, on="custkey", how="left", memory="64MB", state="ckpt/orders-enrich"
+    ... )
+    """
+    from dovetail.spark.enrich import plan_enrich
+
+    options = EnrichOptions(
+        on, how, memory, state, algorithm, columns, ordered, partitions, slice_ms
+    )
+    return plan_enrich(stream, table, options, name)
 
 
 def explain(

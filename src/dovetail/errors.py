@@ -52,6 +52,10 @@ class StorageError(StateError):
     """The operating system refused to read or write a state file (a full disk, permissions)."""
 
 
+class TableChangedError(DovetailError):
+    """A table changed while it was being read."""
+
+
 class EnvironmentProblemError(DovetailError):
     """Java, Spark or the Python of the workers is missing or too old."""
 

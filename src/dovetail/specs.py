@@ -5,11 +5,12 @@ follow Spark's default: letter case does not tell two columns apart.
 """
 
 import datetime as dt
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
@@ -20,33 +21,89 @@ from dovetail.errors import (
     ColumnClashError,
     KeyTypeError,
     MemoryBudgetError,
+    StateMissingError,
     UnknownColumnError,
 )
 from dovetail.kernel.keys import KeyCodec, band_width
 from dovetail.kernel.memory import parse_bytes
-from dovetail.kernel.protocol import SIDE_NAMES
-from dovetail.twoway import TwoWaySpec, choose
+from dovetail.kernel.protocol import SIDE_NAMES, Context, Operator, Snapshot
+from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, StagedTable
+from dovetail.semistream import choose as choose_semistream
+from dovetail.semistream import make as make_semistream
+from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_ENRICH_BYTES
+from dovetail.twoway import TwoWaySpec, choose, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES
+
+if TYPE_CHECKING:
+    from dovetail.semistream import SemiStreamJoin
 
 On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
 Within = int | float | Decimal | dt.timedelta | None
 
 
 @dataclass(frozen=True)
-class JoinSpec:
-    """A checked two-way join, ready to be planned."""
+class JobSpec(ABC):
+    """What the runtime has to know of any job, whatever its algorithm."""
 
-    twoway: TwoWaySpec
     algorithm: str
     memory_bytes: int | None  #: over all partitions; None is unbounded
     partitions: int
     state: Path | None  #: None for a batch join, which keeps nothing
-    slice_ms: int = 250
+    slice_ms: int
+    eager: ClassVar[bool] = False  #: deferred work is due at once, not only in a silence
 
     @property
     def partition_bytes(self) -> int | None:
         """One partition's share of the budget."""
         return None if self.memory_bytes is None else self.memory_bytes // self.partitions
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        """The schemas of the rows that are pushed, by side."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> tuple[pa.Schema, ...]:
+        """The schemas of the rows that an operator puts on disk."""
+
+    @property
+    @abstractmethod
+    def output(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
+        """One partition's operator, new or as of a snapshot."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What must not change during the life of a state directory."""
+
+    def outdated(self, operator: Operator) -> bool:
+        """Whether the operator should be drained and made anew."""
+        return False
+
+
+@dataclass(frozen=True)
+class JoinSpec(JobSpec):
+    """A checked two-way join, ready to be planned."""
+
+    twoway: TwoWaySpec
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return self.twoway.schemas
+
+    @property
+    def kept(self) -> tuple[pa.Schema, ...]:
+        return self.twoway.schemas
+
+    @property
+    def output(self) -> pa.Schema:
+        return self.twoway.layout.schema
+
+    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
+        return make(self.algorithm, self.twoway, context, snapshot)
 
     def identity(self) -> dict[str, Any]:
         """What must not change during the life of a state directory."""
@@ -59,6 +116,133 @@ class JoinSpec:
             "left": _describe(self.twoway.left),
             "right": _describe(self.twoway.right),
         }
+
+
+TABLES = "table"  #: where a state directory keeps its staged tables
+CURRENT = "current"  #: and in there, the name of the version in use
+
+
+def staged_version(state: Path) -> str:
+    """The version of the staged table that new rows are joined with."""
+    path = state / TABLES / CURRENT
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        raise StateMissingError(
+            f"{path} is gone: the state directory has no staged table. Restore {state / TABLES} "
+            "from a backup, or start over with a new state directory and a new checkpoint."
+        ) from None
+
+
+@dataclass(frozen=True)
+class EnrichSpec(JobSpec):
+    """A checked join of a stream with a table, ready to be planned."""
+
+    semistream: SemiStreamSpec
+    eager: ClassVar[bool] = True
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return (self.semistream.stream,)
+
+    @property
+    def kept(self) -> tuple[pa.Schema, ...]:
+        return (*self.semistream.schemas, KEYS_SCHEMA)
+
+    @property
+    def output(self) -> pa.Schema:
+        return self.semistream.layout.schema
+
+    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
+        assert self.state is not None
+        version = staged_version(self.state) if snapshot is None else snapshot.meta["table"]
+        directory = self.state / TABLES / version / f"p{partition:05d}"
+        table = StagedTable(directory, self.semistream.table)
+        return make_semistream(self.algorithm, self.semistream, context, table, snapshot)
+
+    def outdated(self, operator: Operator) -> bool:
+        assert self.state is not None
+        return cast("SemiStreamJoin", operator).table.version != staged_version(self.state)
+
+    def identity(self) -> dict[str, Any]:
+        spec = self.semistream
+        return {
+            "job": "enrich",
+            "algorithm": self.algorithm,
+            "partitions": self.partitions,
+            "how": spec.how,
+            "ordered": spec.ordered,
+            "on": [list(spec.stream_keys), list(spec.table_keys)],
+            "stream": _describe(spec.stream),
+            "table": _describe(spec.table),
+        }
+
+
+@dataclass(frozen=True)
+class EnrichOptions:
+    """The arguments of `dovetail.enrich` besides stream and table, as the caller gave them."""
+
+    on: On
+    how: str = "inner"
+    memory: str | int | None = None
+    state: str | Path | None = None
+    algorithm: str = "auto"
+    columns: Sequence[str] | None = None
+    ordered: bool = False
+    partitions: int | None = None
+    slice_ms: int = 250
+
+
+def enrich_spec(
+    stream: pa.Schema, table: pa.Schema, options: EnrichOptions, default_partitions: int
+) -> EnrichSpec:
+    """Check the arguments of an enrichment against the schemas of stream and table.
+
+    The staged columns are the keys, where they are shown or have to be compared, and `columns`.
+    """
+    if options.how not in HOWS:
+        raise ArgumentError(
+            f"how={options.how!r} is not supported by enrich; it does "
+            f"{', '.join(repr(how) for how in HOWS)}"
+        )
+    for side, schema in (("stream", stream), ("table", table)):
+        _check_unique(side, schema)
+    pairs = _key_pairs(options.on)
+    stream_keys = tuple(_resolve(stream, a, "stream") for a, _ in pairs)
+    table_keys = tuple(_resolve(table, b, "table") for _, b in pairs)
+    _check_types(stream, table, stream_keys, table_keys, ("stream", "table"))
+    wanted = _columns(options.columns, table)
+    if options.how in ("semi", "anti"):
+        wanted = ()
+    names = [n for n in table.names if n in table_keys or n in wanted]
+    staged = pa.schema([table.field(name) for name in names])
+    if options.how in ("inner", "left"):
+        _check_clashes(stream, staged, stream_keys, table_keys, ("stream", "table"))
+    partitions = _partitions(options.partitions, default_partitions, None)
+    return EnrichSpec(
+        algorithm=choose_semistream(options.algorithm),
+        memory_bytes=_memory(options.memory, partitions, LEAST_ENRICH_BYTES),
+        partitions=partitions,
+        state=None if options.state is None else state_path(options.state),
+        slice_ms=_slice_ms(options.slice_ms),
+        semistream=SemiStreamSpec(
+            stream, staged, stream_keys, table_keys, options.how, ordered=_flag(options.ordered)
+        ),
+    )
+
+
+def _columns(columns: Sequence[str] | None, table: pa.Schema) -> tuple[str, ...]:
+    if columns is None:
+        return tuple(table.names)
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise ArgumentError(f"columns={columns!r} is not a list of column names")
+    return tuple(_resolve(table, name, "table") for name in columns)
+
+
+def _flag(ordered: Any) -> bool:
+    if not isinstance(ordered, bool):
+        raise ArgumentError(f"ordered={ordered!r} is neither True nor False")
+    return ordered
 
 
 @dataclass(frozen=True)
@@ -158,19 +342,28 @@ def _resolve(schema: pa.Schema, name: str, side: str) -> str:
 
 
 def _check_types(
-    left: pa.Schema, right: pa.Schema, left_keys: Sequence[str], right_keys: Sequence[str]
+    left: pa.Schema,
+    right: pa.Schema,
+    left_keys: Sequence[str],
+    right_keys: Sequence[str],
+    sides: tuple[str, str] = SIDE_NAMES,
 ) -> None:
     for a, b in zip(left_keys, right_keys, strict=True):
         one, two = left.field(a).type, right.field(b).type
         if one != two:
             raise KeyTypeError(
-                f"the join columns differ in type: left {a!r} is {one}, right {b!r} is {two}; "
+                f"the join columns differ in type: {sides[0]} {a!r} is {one}, {sides[1]} {b!r} is "
+                f"{two}; "
                 "cast one of them"
             )
 
 
 def _check_clashes(
-    left: pa.Schema, right: pa.Schema, left_keys: Sequence[str], right_keys: Sequence[str]
+    left: pa.Schema,
+    right: pa.Schema,
+    left_keys: Sequence[str],
+    right_keys: Sequence[str],
+    sides: tuple[str, str] = SIDE_NAMES,
 ) -> None:
     shared = {a for a, b in zip(left_keys, right_keys, strict=True) if a == b}
     taken = {name.lower() for name in left.names}
@@ -179,7 +372,7 @@ def _check_clashes(
         raise ColumnClashError(
             f"both inputs have the column{'s' if len(clashes) > 1 else ''} "
             f"{', '.join(map(repr, clashes))}, not joined on as such; rename on one side, for "
-            f"example right.withColumnRenamed({clashes[0]!r}, 'right_{clashes[0]}')"
+            f"example {sides[1]}.withColumnRenamed({clashes[0]!r}, '{sides[1]}_{clashes[0]}')"
         )
 
 
@@ -203,19 +396,21 @@ def _partitions(asked: Any, default: int, within: int | float | None) -> int:
     return 1
 
 
-def _memory(memory: str | int | None, partitions: int) -> int | None:
+def _memory(
+    memory: str | int | None, partitions: int, least_each: int = MIN_BUDGET_BYTES
+) -> int | None:
     if memory is None:
         return None
     try:
         total = parse_bytes(memory)
     except ValueError as error:
         raise ArgumentError(f"memory=: {error}") from None
-    least = MIN_BUDGET_BYTES * partitions
+    least = least_each * partitions
     if total < least:
         raise MemoryBudgetError(
             f"memory={memory!r} is too small: {partitions} partition"
             f"{'s need' if partitions > 1 else ' needs'} at least {least >> 10}KiB"
-            f" ({MIN_BUDGET_BYTES >> 10}KiB each). Raise memory= or lower partitions=."
+            f" ({least_each >> 10}KiB each). Raise memory= or lower partitions=."
         )
     return total
 

@@ -19,6 +19,7 @@ MODULES = (
     "dovetail.bench.spark_two_way",
     "dovetail.bench.cost_growth",
     "dovetail.bench.mesh_shedding",
+    "dovetail.bench.enrich_kernel",
 )
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1

@@ -2,7 +2,7 @@
 
 Each factor is the time of one vectorised step over its rows, the median of several repetitions:
 
-- receive: the key column of a batch to codes (`KeyCodec.encode`);
+- receive: the key column of a batch, int64, to codes (`KeyCodec.encode`); strings cost more;
 - add: batches sorted into runs and merged into a window, as `SortedRuns` does it;
 - expire: the rows of the older half of a run filtered out, which rewrites those that stay;
 - probe: sorted table rows looked up in a run of the window's size (`Run.probe`);
@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.errors import ArgumentError
-from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.keys import Codes, KeyCodec
 from dovetail.kernel.runs import Run, SortedRuns, sort_run
 
 _REPETITIONS = 7
@@ -62,7 +63,7 @@ class Calibration:
         Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Calibration":
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote. Raises `ArgumentError` if it is something else."""
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -93,8 +94,8 @@ def calibrate(sizes: Sizes | None = None) -> Calibration:
 
 def _expire_seconds(window: Run) -> float:
     half = max(1, len(window) // 2)
-    window.ats[:] = np.random.default_rng(1).permutation(len(window)) >= half
-    return _median_seconds(lambda: window.filter(window.ats > 0)) / half
+    arrival = np.random.default_rng(1).permutation(len(window))
+    return _median_seconds(lambda: window.filter(arrival >= half)) / half
 
 
 def _receive_seconds(generator: np.random.Generator, sizes: Sizes) -> float:
@@ -117,12 +118,12 @@ def _add_seconds(rows: pa.RecordBatch, batch_rows: int) -> float:
     return _median_seconds(fill) / len(codes)
 
 
-def _probe_seconds(window: Run, keys: np.typing.NDArray[np.int64]) -> float:
+def _probe_seconds(window: Run, keys: Codes) -> float:
     window.probe(keys, keys)  # makes the directory, which a run does once
     return _median_seconds(lambda: window.probe(keys, keys)) / len(keys)
 
 
-def _output_seconds(window: Run, keys: np.typing.NDArray[np.int64], table: pa.RecordBatch) -> float:
+def _output_seconds(window: Run, keys: Codes, table: pa.RecordBatch) -> float:
     span = window.probe(keys, keys)
     assert span is not None, "the keys were taken from the window"
     results = int((span.high - span.low).sum())
@@ -140,7 +141,7 @@ def _random_run(generator: np.random.Generator, rows: int, row_bytes: int) -> Ru
     return sort_run(keys, 1, _rows(keys, row_bytes))
 
 
-def _rows(keys: np.typing.NDArray[np.int64], row_bytes: int) -> pa.RecordBatch:
+def _rows(keys: Codes, row_bytes: int) -> pa.RecordBatch:
     """Rows with these keys and the rest of their bytes in one more column."""
     columns = {"key": pa.array(keys)}
     rest = row_bytes - _KEY_BYTES

@@ -204,7 +204,7 @@ class SsbjModel:
         return float(self._ladder.cached_bytes[-1])
 
     def main_memory_rate(self, pages: int) -> float:
-        """The rate above which everything is cached, λ_max of Theorem 3."""
+        """The rate above which everything is cached with this many pages, λ_max of Theorem 3."""
         window_rows = float(self._ladder.threshold[-1])
         least_batch = _JUST_ABOVE * window_rows / self.workload.loops(float(pages))
         return float(self.rate(least_batch, float(pages)))
@@ -276,7 +276,7 @@ def least_memory(model: SsbjModel, rate: float) -> SsbjState:
     ladder = model._ladder
     pages = model.workload.page_choices()
     loops = model.workload.loops(pages)
-    # rate * loop_seconds <= batch_rows, times loops, with what does not depend on the batch right
+    # rate * loop_seconds <= batch_rows, solved for the window: fixed <= window_rows * idle
     idle = 1 - rate * model._seconds_per_row(ladder.disk_share)
     fixed = rate * model._fixed_seconds(pages) * loops
     ends = np.append(ladder.threshold, np.inf)
@@ -307,7 +307,8 @@ def best_rate(model: SsbjModel, memory_bytes: float) -> SsbjState:
     pages = model.workload.page_choices()
     loops = model.workload.loops(pages)
     window_rows = _largest_window(model, memory_bytes - pages * model.workload.page_bytes, loops)
-    fits = window_rows >= loops * (1 - 1e-9)
+    batch_rows = np.maximum(window_rows / loops, 1)
+    fits = model.memory_bytes(batch_rows, pages) <= memory_bytes * (1 + 1e-9)  # rounding
     if not fits.any():
         least = math.ceil(model.memory_bytes(np.ones_like(pages), pages).min())
         raise MemoryBudgetError(
@@ -315,7 +316,6 @@ def best_rate(model: SsbjModel, memory_bytes: float) -> SsbjState:
             f"table: even with one row a batch it takes {format_bytes(least)} "
             f"({least:,} bytes). Raise memory=, or make the pages smaller."
         )
-    batch_rows = np.maximum(window_rows / loops, 1)
     rate = np.where(fits, model.rate(batch_rows, pages), -1.0)
     best = int(rate.argmax())
     return model.steady_state(float(batch_rows[best]), int(pages[best]))
@@ -329,9 +329,11 @@ def _largest_window(model: SsbjModel, spare_bytes: Floats, loops: Floats) -> Flo
     def bytes_per_row(step: NDArray[np.intp]) -> Floats:
         return model._bytes_per_batch_row(ladder.disk_share[step], loops) / loops
 
-    # bisection, for all numbers of loops at once: the first step whose largest window is too large
-    low = np.zeros(len(loops), dtype=np.intp)
+    # bisection, for all numbers of loops at once: the first step whose largest window is too large,
+    # unless everything fits into the cache, which with a large switching factor is beyond a hill
     high = np.full(len(loops), steps, dtype=np.intp)
+    all_cached = (spare_bytes - ladder.cached_bytes[-1]) / bytes_per_row(high)
+    low = np.where(all_cached > ladder.threshold[-1], steps, 0)
     for _ in range(steps.bit_length()):
         middle = np.minimum((low + high) // 2, steps - 1)
         full = ladder.cached_bytes[middle] + ladder.threshold[middle] * bytes_per_row(middle)

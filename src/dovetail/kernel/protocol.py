@@ -96,6 +96,8 @@ class Snapshot:
 class Operator(Protocol):
     """What every join algorithm offers."""
 
+    ctx: Context
+
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch in, and emit what it joins with at once. Re-opens a finished side."""
 

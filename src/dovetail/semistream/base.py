@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -159,6 +159,7 @@ class SemiStreamJoin(ABC):
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         assert side == STREAM, "the table does not stream"
         self._ended = False
+        self.table.counters = self.ctx.counters
         self.ctx.counters.rows_in[STREAM] += batch.num_rows
         if not batch.num_rows:
             return
@@ -185,6 +186,7 @@ class SemiStreamJoin(ABC):
         return self._status
 
     def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
+        self.table.counters = self.ctx.counters
         while self.pending():
             before = self.ctx.counters.bytes_read
             for out in self._work():
@@ -226,18 +228,23 @@ class SemiStreamJoin(ABC):
     def _resting(self) -> Status:
         return Status.DONE if self._ended else Status.IDLE
 
+    def _meta(self) -> dict[str, Any]:
+        """What every snapshot says."""
+        return {"arrived": self._arrived, "table": self.table.version}
+
     def _count(self, phase: str, out: pa.RecordBatch) -> pa.RecordBatch:
         self.ctx.counters.emit(phase, out.num_rows)
         return out
 
     def _slices(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row_bytes = batch.nbytes // batch.num_rows + 2 * INDEX_BYTES_PER_ROW
-        step = max(1, self._slice_bytes() // row_bytes)
+        step = self._slice_rows(row_bytes)
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 
-    def _slice_bytes(self) -> int:
-        return self.working_bytes // 4
+    def _slice_rows(self, row_bytes: int) -> int:
+        """How many rows are taken in at a time."""
+        return max(1, self.working_bytes // 4 // row_bytes)
 
     def _arrive(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         codes, valid = self.spec.encode(STREAM, rows)

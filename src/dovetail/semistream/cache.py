@@ -62,6 +62,7 @@ class Cache:
         self.parts: list[Part] = []
         self._schema = schema
         self._held = held
+        self.found = 0  #: stream rows whose value was cached
         self._seen = 0  # rows since hits were halved
 
     def __len__(self) -> int:
@@ -83,6 +84,7 @@ class Cache:
             found = part.keys[at] == sought
             if found.any():
                 at, chosen, rest = at[found], rest[found], rest[~found]
+                self.found += len(at)
                 np.add.at(part.hits, at, 1)
                 yield part, chosen, part.starts[at], part.starts[at + 1]
 
@@ -118,7 +120,8 @@ class Cache:
         room = min(self.limit - self.nbytes, self.limit // 4)
         fits = order[: np.searchsorted(np.cumsum(costs[order]), room, side="right")]
         if len(fits) < len(order):
-            fits = np.union1d(fits, self._replace(order[len(fits) :], hits, costs))
+            better = self._replace(order[len(fits) :], hits, costs)
+            fits = np.sort(np.concatenate([fits, better]))
         else:
             fits = np.sort(fits)
         self._fetch(keys[fits], low[fits], counts[fits], hits[fits], table)

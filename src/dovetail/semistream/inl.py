@@ -107,7 +107,7 @@ class IndexNestedLoops(SemiStreamJoin):
         self._pooled.shrink(page.nbytes)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot({"arrived": self._arrived}, np.zeros(0, dtype=BLOCK))
+        return Snapshot(self._meta(), np.zeros(0, dtype=BLOCK))
 
     def check(self) -> None:
         super().check()

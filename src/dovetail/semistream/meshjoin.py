@@ -57,8 +57,9 @@ class Packet:
 
     @property
     def nbytes(self) -> int:
-        ordered = 8 * len(self.run) if self.first is not None else 0
-        return self.run.nbytes + _PACKET_BYTES_PER_ROW * len(self.run) + ordered
+        more = 0 if self.first is None else 8
+        more += 0 if self.low is self.run.codes else 16
+        return self.run.nbytes + (_PACKET_BYTES_PER_ROW + more) * len(self.run)
 
 
 class MeshJoin(SemiStreamJoin):
@@ -80,7 +81,7 @@ class MeshJoin(SemiStreamJoin):
         super().__init__(spec, context, table, snapshot)
         self.packets: list[Packet] = []
         self.page = 0  #: the page that the scan reads next
-        self.b = min(b or self._default_b(), max(1, table.pages))
+        self.b = min(b or self._read_pages(), max(1, table.pages))
         self._asked_w = w
         if snapshot is not None:
             self._restore(snapshot)
@@ -94,6 +95,7 @@ class MeshJoin(SemiStreamJoin):
             return self._asked_w
         loops = -(-max(1, self.table.pages) // self.b)
         row_bytes = self._stream_row_bytes + INDEX_BYTES_PER_ROW + _PACKET_BYTES_PER_ROW + 8
+        row_bytes += 0 if self.spec.within is None else 16
         return max(1, int(self._window_bytes() / (loops * row_bytes)))
 
     def _window_bytes(self) -> int:
@@ -104,13 +106,12 @@ class MeshJoin(SemiStreamJoin):
         fixed = self.working_bytes + self.table.nbytes
         return max(1, (total - fixed) * 3 // 4)  # the rest is for the input batch
 
-    def _default_b(self) -> int:
-        fits = self.working_bytes // 4 // (CODE_BYTES * self.table.page_rows)
-        return max(1, min(fits, max(1, self.table.pages)))
+    def _read_pages(self) -> int:
+        """The pages whose codes working memory has room for."""
+        return max(1, self.working_bytes // 4 // (CODE_BYTES * self.table.page_rows))
 
-    def _slice_bytes(self) -> int:
-        row_bytes = self._stream_row_bytes + 2 * INDEX_BYTES_PER_ROW
-        return int(min(self.working_bytes // 4, max(1, self.w * row_bytes)))
+    def _slice_rows(self, row_bytes: int) -> int:
+        return min(super()._slice_rows(row_bytes), self.w)
 
     # -- an iteration -----------------------------------------------------------------------
 
@@ -145,9 +146,9 @@ class MeshJoin(SemiStreamJoin):
         """Read `b` pages and join them with all packets, page ranges in scan order."""
         left = self.b
         while left > 0 and self.packets:
-            # no further than where the oldest packet leaves, or the table ends
+            # no further than where the oldest packet leaves, or the table or the memory ends
             oldest = self.table.pages - self.packets[0].seen
-            count = min(left, oldest, self.table.pages - self.page)
+            count = min(left, oldest, self.table.pages - self.page, self._read_pages())
             stored = self.table.codes(self.page, self.page + count)
             base = self.table.page_start(self.page)
             yield from self._scanned(stored, base)
@@ -210,7 +211,7 @@ class MeshJoin(SemiStreamJoin):
             blocks.append(packet.run.block)
         blocks += self._more_blocks()
         meta = {
-            "arrived": self._arrived,
+            **self._meta(),
             "page": self.page,
             "packets": [
                 {

@@ -26,7 +26,7 @@ from dovetail.kernel.blocks import BLOCK, RESIDENT
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.kernel.runs import Rows, Run
+from dovetail.kernel.runs import Rows, Run, merge_runs
 from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec
 from dovetail.semistream.cache import Cache
 from dovetail.semistream.table import CODE_BYTES, StagedTable
@@ -97,6 +97,7 @@ class Seek(SemiStreamJoin):
 
     def _settle_piece(self) -> Iterator[pa.RecordBatch]:
         """Settle the rows with the lowest codes, as many as one read of pages serves."""
+        self._merge_waiting()
         runs = list(zip(self._waiting, self._settled, strict=True))
         code = min(int(run.codes[start]) for run, start in runs)
         first, stop = self._piece(code, runs)
@@ -113,6 +114,34 @@ class Seek(SemiStreamJoin):
         for index in reversed(range(len(runs))):
             if self._settled[index] == len(self._waiting[index]):
                 del self._waiting[index], self._settled[index]
+
+    def _merge_waiting(self) -> None:
+        """Make long runs of short ones: what a piece costs, it costs for every run.
+
+        A merge needs its result's size from working memory, which bounds how long runs get.
+        """
+        limit = self.working_bytes // 4
+        small = [run.nbytes <= limit // 2 for run in self._waiting]
+        if sum(small) < 2:
+            return
+        merged: list[Run] = []
+        settled: list[int] = []
+        group: list[Run] = []
+        nbytes = 0
+        for run, start, is_small in zip(self._waiting, self._settled, small, strict=True):
+            if not is_small:
+                merged.append(run)
+                settled.append(start)
+                continue
+            if nbytes + run.nbytes > limit:
+                merged.append(merge_runs(group))
+                settled.append(0)
+                group, nbytes = [], 0
+            group.append(run.slice(start, len(run)) if start else run)
+            nbytes += run.nbytes
+        merged.append(merge_runs(group))
+        settled.append(0)
+        self._waiting, self._settled = merged, settled
 
     def _piece(self, code: int, runs: list[tuple[Run, int]]) -> tuple[int, int]:
         """The pages to read next; an empty range if `code` alone would take more than a piece."""
@@ -205,7 +234,7 @@ class Seek(SemiStreamJoin):
                 run.block = self.ctx.store.append(run, STREAM, RESIDENT)
             blocks.append(run.block)
         blocks += self.cache.persist(self.ctx.store)
-        meta = {"arrived": self._arrived, "settled": self._settled, "cache": self.cache.meta()}
+        meta = {**self._meta(), "settled": self._settled, "cache": self.cache.meta()}
         return Snapshot(meta, np.array(blocks, dtype=BLOCK))
 
     def _restore(self, snapshot: Snapshot) -> None:

@@ -38,7 +38,7 @@ from dovetail.kernel.protocol import Counters
 from dovetail.kernel.runs import Rows
 
 PAGE_BYTES = 256 << 10
-CHUNK_PAGES = 4
+CHUNK_PAGES = 16
 CODE_BYTES = 8
 _NOTHING = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
 _CODES, _ROWS, _FENCES, _META = "codes.bin", "rows.arrows", "fences.bin", "table.json"
@@ -184,6 +184,11 @@ class StagedTable:
         self.fences: Codes = np.frombuffer(fences, dtype=np.int64)
         self._codes_fd = _open(directory / _CODES)
         self._map = _map(directory / _ROWS)
+
+    @property
+    def version(self) -> str:
+        """Names the staged table that this is a partition of."""
+        return self.directory.parent.name
 
     @property
     def pages(self) -> int:

@@ -49,15 +49,16 @@ class UnionLayout:
     def key_columns(self, keys: tuple[list[int], list[int]]) -> list[tuple[Column, Column]]:
         """For each key, the slot it travels in on the left and on the right."""
         return [
-            (self._slot(LEFT, left), self._slot(RIGHT, right))
+            (self.column(LEFT, left), self.column(RIGHT, right))
             for left, right in zip(*keys, strict=True)
         ]
 
-    def _slot(self, side: int, column: int) -> Column:
+    def column(self, side: int, column: int) -> Column:
+        """A column of a side, as it travels."""
         return F.col(_slot_name(self.slots[side][column]))
 
     def split(
-        self, batch: pa.RecordBatch, schemas: tuple[pa.Schema, pa.Schema]
+        self, batch: pa.RecordBatch, schemas: tuple[pa.Schema, ...]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows of each side in a shuffled batch; ticks carry none."""
         tags = np.asarray(batch.column(0)) & ((1 << _TAG_BITS) - 1)

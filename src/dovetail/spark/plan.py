@@ -8,8 +8,8 @@ A streaming plan has the clock; a batch plan has not. If one input streams and t
 the static one cannot be united with it: that is a job for `enrich`, and the error says so.
 """
 
+from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -32,7 +32,7 @@ from dovetail.spark.layout import (
 from dovetail.spark.session import check_session
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
-from dovetail.specs import JoinOptions, JoinSpec, join_spec
+from dovetail.specs import JobSpec, JoinOptions, JoinSpec, join_spec
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
@@ -48,7 +48,7 @@ def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str
         )
     ]
     if left.isStreaming:
-        frames.append(layout.ticks(_clock(left.sparkSession, spec)))
+        frames.append(layout.ticks(clock_of(left.sparkSession, spec)))
     united = reduce(DataFrame.unionAll, frames)
     shuffled = united.repartitionById(spec.partitions, _target(spec, layout, left.schema))
     if left.isStreaming:
@@ -67,26 +67,28 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
         static = SIDE_NAMES[RIGHT if left.isStreaming else LEFT]
         raise ArgumentError(
             f"one input streams and the {static} one does not: join takes two streams or two "
-            "batch DataFrames. Read both with readStream, or both with read."
+            "batch DataFrames. Read both with readStream, or both with read; to look a stream's "
+            "rows up in a table, use dovetail.enrich."
         )
     session = left.sparkSession
     parallelism = check_session(session)
     if left.isStreaming and options.state is None:
-        options = _with_default_state(session, options, name)
+        options = replace(options, state=default_state(session, name))
     schemas = [
-        _arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)
+        arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)
     ]
     spec = join_spec(schemas[LEFT], schemas[RIGHT], options, parallelism)
     for side, frame, keys in zip(
         SIDE_NAMES, (left, right), (spec.twoway.left_keys, spec.twoway.right_keys), strict=True
     ):
-        _check_collations(side, frame.schema, keys)
+        check_collations(side, frame.schema, keys)
     if left.isStreaming and spec.state is not None and (spec.state / IDENTITY).exists():
         compare_identity(spec.state, read_identity(spec.state), spec.identity())
     return spec
 
 
-def _with_default_state(session: SparkSession, options: JoinOptions, name: str) -> JoinOptions:
+def default_state(session: SparkSession, name: str) -> str:
+    """A state directory below the session's checkpoints."""
     checkpoints = session.conf.get(_CHECKPOINTS, None)
     if not checkpoints:
         raise ArgumentError(
@@ -94,11 +96,10 @@ def _with_default_state(session: SparkSession, options: JoinOptions, name: str) 
             f"reachable from every executor. (Or set {_CHECKPOINTS}, and it goes below that.)"
         )
     separator = "" if checkpoints.endswith("/") else "/"
-    state: str | Path = f"{checkpoints}{separator}dovetail/{name}"
-    return JoinOptions(**{**options.__dict__, "state": state})
+    return f"{checkpoints}{separator}dovetail/{name}"
 
 
-def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
+def arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
     try:
         return to_arrow_schema(frame.schema, timezone="UTC")
     except PySparkException as error:
@@ -108,7 +109,7 @@ def _arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
         ) from error
 
 
-def _check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:
+def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:
     for name in keys:
         type_ = schema[name].dataType
         if isinstance(type_, StringType) and type_.collation != "UTF8_BINARY":
@@ -123,7 +124,7 @@ def _with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     return frame.where(reduce(lambda a, b: a & b, (frame[f"`{k}`"].isNotNull() for k in keys)))
 
 
-def _clock(session: SparkSession, spec: JoinSpec) -> DataFrame:
+def clock_of(session: SparkSession, spec: JobSpec) -> DataFrame:
     session.dataSource.register(Clock)
     options = {"state": str(spec.state), "partitions": str(spec.partitions)}
     return session.readStream.format(NAME).options(**options).load()

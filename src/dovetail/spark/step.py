@@ -32,13 +32,12 @@ from pyspark import TaskContext
 from dovetail.errors import DovetailError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
-from dovetail.kernel.protocol import SIDES, Context, Counters, Snapshot, Status
+from dovetail.kernel.protocol import SIDES, Context, Counters, Operator, Snapshot, Status
 from dovetail.spark.faults import fault_point
 from dovetail.spark.layout import UnionLayout, partition_in
 from dovetail.spark.metrics import add_step, append_record, empty_totals
 from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
-from dovetail.specs import JoinSpec
-from dovetail.twoway import TwoWayJoin, make
+from dovetail.specs import JobSpec
 
 MAX_SLICE_MS = 2000
 _FUEL = 1 << 14  # rows between two looks at the clock
@@ -52,14 +51,14 @@ class Cached:
 
     directory: Path
     token: str
-    operator: TwoWayJoin
+    operator: Operator
 
 
 _cached: Cached | None = None
 
 
 def streaming_step(
-    spec: JoinSpec, layout: UnionLayout, *, keep_operator: bool
+    spec: JobSpec, layout: UnionLayout, *, keep_operator: bool
 ) -> Callable[[Batches], Batches]:
     """The function that Spark maps over the partitions of every micro-batch."""
 
@@ -75,18 +74,21 @@ def streaming_step(
     return step
 
 
-def batch_step(spec: JoinSpec, layout: UnionLayout) -> Callable[[Batches], Batches]:
+def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batches]:
     """The function that Spark maps over the partitions of a batch join."""
 
     def step(batches: Batches) -> Batches:
         use_frugal_allocator()
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
         local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         directory = Path(tempfile.mkdtemp(prefix="dovetail-", dir=local))
         operator = None
         try:
-            operator = _operator(spec, directory, "batch", None)
-            for batch in batches:
-                for side, rows in layout.split(batch, spec.twoway.schemas):
+            operator = _operator(spec, partition_in(first), directory, "batch", None)
+            for batch in itertools.chain([first], batches):
+                for side, rows in layout.split(batch, spec.inputs):
                     yield from operator.push(side, rows)
             for side in SIDES:
                 operator.finish(side)
@@ -104,7 +106,7 @@ class StreamingTask:
     """One partition in one micro-batch."""
 
     def __init__(
-        self, spec: JoinSpec, layout: UnionLayout, partition: int, batch_id: int, keep: bool
+        self, spec: JobSpec, layout: UnionLayout, partition: int, batch_id: int, keep: bool
     ) -> None:
         assert spec.state is not None
         self.spec = spec
@@ -112,7 +114,7 @@ class StreamingTask:
         self.batch_id = batch_id
         self.keep_operator = keep
         self.state = PartitionState(spec.state, partition)
-        self.output_schema = spec.twoway.layout.schema
+        self.output_schema = spec.output
 
     def run(self, batches: Batches, query_id: str) -> Batches:
         claim(self.state.root, self.spec.identity(), query_id, self.batch_id)
@@ -145,12 +147,16 @@ class StreamingTask:
         outbox = Outbox(self.state.directory, attempt, self.output_schema)
         try:
             fault_point("after-load")
+            if self.spec.outdated(operator):
+                operator = self._renewed(operator, attempt, outbox)
             rows = self._push(operator, batches, outbox)
             fault_point("after-push")
             silent = 0
             if not rows:
                 silent = (parent.header["silent"] if parent else 0) + 1
                 self._defer(operator, silent, outbox)
+            elif self.spec.eager:
+                self._work_off(operator, MAX_SLICE_MS, outbox)
             fault_point("after-poll")
             snapshot, files = _durable_snapshot(operator)
             fault_point("after-snapshot")
@@ -179,7 +185,7 @@ class StreamingTask:
                 _keep(Cached(self.state.directory, attempt, operator))
         return winner
 
-    def _load(self, parent: Manifest | None, attempt: str) -> tuple[TwoWayJoin, bool]:
+    def _load(self, parent: Manifest | None, attempt: str) -> tuple[Operator, bool]:
         cached = _take_cached()
         if (
             cached is not None
@@ -193,20 +199,37 @@ class StreamingTask:
             operator.ctx.budget.reset_peaks()
             return operator, True
         del cached  # before the next one takes its memory
-        return _operator(self.spec, self.state.directory, attempt, parent), False
+        return _operator(
+            self.spec, self.state.partition, self.state.directory, attempt, parent
+        ), False
 
-    def _push(self, operator: TwoWayJoin, batches: Batches, outbox: Outbox) -> int:
+    def _renewed(self, operator: Operator, attempt: str, outbox: Outbox) -> Operator:
+        """Let an operator finish what it has begun, and make a new one in its place."""
+        for side in SIDES:
+            operator.finish(side)
+        while operator.status() is not Status.DONE:
+            for out in operator.poll(_FUEL):
+                outbox.put(out)
+        counters, store = operator.ctx.counters, operator.ctx.store
+        context = Context(Budget(self.spec.partition_bytes), store, counters=counters)
+        return self.spec.operator(context, self.state.partition, None)
+
+    def _push(self, operator: Operator, batches: Batches, outbox: Outbox) -> int:
         """Take the rows in; returns how many came."""
         count = 0
         for batch in batches:
-            for side, rows in self.layout.split(batch, self.spec.twoway.schemas):
+            for side, rows in self.layout.split(batch, self.spec.inputs):
                 count += rows.num_rows
                 for out in operator.push(side, rows):
                     outbox.put(out)
         return count
 
-    def _defer(self, operator: TwoWayJoin, silent: int, outbox: Outbox) -> None:
+    def _defer(self, operator: Operator, silent: int, outbox: Outbox) -> None:
         slice_ms = min(self.spec.slice_ms << min(silent - 1, 16), MAX_SLICE_MS)
+        self._work_off(operator, slice_ms, outbox)
+
+    def _work_off(self, operator: Operator, slice_ms: int, outbox: Outbox) -> None:
+        """Deferred work, for about this long."""
         deadline = time.monotonic() + slice_ms / 1000
         while time.monotonic() < deadline:
             for out in operator.poll(_FUEL):
@@ -218,7 +241,7 @@ class StreamingTask:
                 return
 
     def _record(
-        self, operator: TwoWayJoin, header: dict[str, Any], seconds: float, was_cached: bool
+        self, operator: Operator, header: dict[str, Any], seconds: float, was_cached: bool
     ) -> None:
         counters, budget = operator.ctx.counters, operator.ctx.budget
         append_record(
@@ -242,18 +265,20 @@ class StreamingTask:
         )
 
 
-def _operator(spec: JoinSpec, directory: Path, stem: str, parent: Manifest | None) -> TwoWayJoin:
+def _operator(
+    spec: JobSpec, partition: int, directory: Path, stem: str, parent: Manifest | None
+) -> Operator:
     files = tuple(parent.header["files"]) if parent else ()
-    store = BlockStore(directory, spec.twoway.schemas, stem, files)
+    store = BlockStore(directory, spec.kept, stem, files)
     context = Context(Budget(spec.partition_bytes), store)
     try:
-        return make(spec.algorithm, spec.twoway, context, parent.snapshot if parent else None)
+        return spec.operator(context, partition, parent.snapshot if parent else None)
     except BaseException:
         store.close()
         raise
 
 
-def _durable_snapshot(operator: TwoWayJoin) -> tuple[Snapshot, list[str]]:
+def _durable_snapshot(operator: Operator) -> tuple[Snapshot, list[str]]:
     """A snapshot whose blocks are on stable storage, and the names of the files they are in."""
     snapshot = operator.snapshot()
     store = operator.ctx.store

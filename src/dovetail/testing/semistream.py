@@ -4,8 +4,11 @@ A case is made of a seed: the same seed takes the same steps.
 """
 
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +17,12 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context, Status
 from dovetail.semistream import (
+    ALGORITHMS,
     KEYS_SCHEMA,
     SemiStreamJoin,
     SemiStreamSpec,
     StagedTable,
     TableWriter,
-    make,
 )
 from dovetail.semistream.base import STREAM, TABLE
 from dovetail.semistream.meshjoin import AMeshJoin
@@ -54,9 +57,11 @@ class Driver:
 
     def __init__(
         self, spec: SemiStreamSpec, algorithm: str, table_directory: Path, state: Path,
-        budget_bytes: int | None,
+        budget_bytes: int | None, **options: Any,
     ) -> None:  # fmt: skip
+        """`options` are the algorithm's own, such as `w` and `b`."""
         self.spec = spec
+        self.options = options
         self.algorithm = algorithm
         self.table_directory = table_directory
         self.state = state
@@ -100,13 +105,85 @@ class Driver:
         schemas = (*self.spec.schemas, KEYS_SCHEMA)
         store = BlockStore(self.state, schemas, f"g{self._generation}", self._files)
         table = StagedTable(self.table_directory, self.spec.table)
-        return make(
-            self.algorithm, self.spec, Context(Budget(self.budget_bytes), store), table, snapshot
-        )
+        context = Context(Budget(self.budget_bytes), store)
+        kind = ALGORITHMS[self.algorithm]
+        return kind(self.spec, context, table, snapshot, **self.options)
 
     def _look(self) -> None:
         self.operator.check()
         self.drive.peak_bytes = max(self.drive.peak_bytes, self.operator.ctx.budget.peak_bytes)
+
+
+Result = tuple[int, int | None]  #: the numbers of a stream row and of its table row, if any
+
+
+class Bench(Driver):
+    """An operator driven by hand. Stream rows are numbered as they come, table rows as given."""
+
+    STREAM = pa.schema([("k", pa.int64()), ("left_id", pa.int64())])
+    TABLE = pa.schema([("k", pa.int64()), ("right_id", pa.int64())])
+
+    def __init__(
+        self, directory: Path, algorithm: str, table: Sequence[int], *, page_rows: int = 4,
+        budget_bytes: int | None = None, options: dict[str, Any] | None = None, **spec: Any,
+    ) -> None:  # fmt: skip
+        joined = SemiStreamSpec(self.STREAM, self.TABLE, ("k",), ("k",), **spec)
+        self.keys: list[int | None] = []
+        self.table_keys = list(table)
+        columns = [pa.array(table, pa.int64()), pa.array(np.arange(len(table)))]
+        rows = pa.record_batch(columns, schema=self.TABLE)
+        row_bytes = rows.nbytes // max(1, len(table))
+        stage(joined, rows, directory / "table", page_rows * row_bytes, 1).close()
+        (directory / "state").mkdir()
+        super().__init__(
+            joined, algorithm, directory / "table", directory / "state", budget_bytes,
+            **(options or {}),
+        )  # fmt: skip
+
+    def feed(self, keys: Sequence[int | None]) -> list[Result]:
+        """Push rows with these keys; what came out at once."""
+        numbers = np.arange(len(self.keys), len(self.keys) + len(keys))
+        self.keys += keys
+        done = len(self.drive.batches)
+        columns = [pa.array(keys, pa.int64()), pa.array(numbers)]
+        self.push(pa.record_batch(columns, schema=self.STREAM))
+        return self.results(done)
+
+    def work(self, fuel: int = 1) -> list[Result]:
+        """One piece of deferred work, or more; what came out."""
+        done = len(self.drive.batches)
+        self.poll(fuel)
+        return self.results(done)
+
+    def results(self, since: int = 0) -> list[Result]:
+        found: list[Result] = []
+        for batch in self.drive.batches[since:]:
+            left = batch["left_id"].to_pylist()
+            named = "right_id" in batch.schema.names
+            right = batch["right_id"].to_pylist() if named else [None] * len(left)
+            found += zip(left, right, strict=True)
+        return found
+
+    def expected(self) -> Counter[Result]:
+        """What an equality join of all that was fed gives."""
+        places: dict[int, list[int]] = {}
+        for number, key in enumerate(self.table_keys):
+            places.setdefault(key, []).append(number)
+        found: Counter[Result] = Counter()
+        for row, key in enumerate(self.keys):
+            matches = places.get(key, []) if key is not None else []
+            if self.spec.how in ("inner", "left"):
+                found.update((row, place) for place in matches)
+            if self.spec.how in ("left", "anti") and not matches:
+                found[row, None] += 1
+            if self.spec.how == "semi" and matches:
+                found[row, None] += 1
+        return found
+
+    def assert_exactly_once(self) -> None:
+        """Finish, and compare."""
+        self.finish()
+        assert Counter(self.results()) == self.expected()
 
 
 def drive(
@@ -138,4 +215,4 @@ def drive(
         return driver.drive
 
 
-__all__ = ["Drive", "Driver", "drive", "stage"]
+__all__ = ["Bench", "Drive", "Driver", "Result", "drive", "stage"]

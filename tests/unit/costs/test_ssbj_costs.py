@@ -296,6 +296,15 @@ def test_tuning_when_the_cache_is_hesitant_then_bounds_are_still_kept(
     assert best_rate(model, budget).memory_bytes <= budget * (1 + 1e-9)
 
 
+def test_best_rate_when_the_cache_is_hesitant_but_the_table_fits_then_caches_it() -> None:
+    model = replace(PAPER, switching=1.0, stream=Stream.of(zipf(200_000, 0)))
+    # just before they are cached, the values take more than the budget
+    threshold = thresholds(model)[-1]
+    budget = 1.1 * model.main_memory_bytes
+    assert model.memory_bytes(threshold * 0.999, float(model.workload.table_pages)) > budget
+    assert best_rate(model, budget).cached_table_rows == model.workload.table_rows
+
+
 @given(models(), rates, st.floats(0.05, 20))
 def test_least_memory_when_balanced_then_no_other_switching_factor_takes_less(
     model: SsbjModel, share: float, factor: float

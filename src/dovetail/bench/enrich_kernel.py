@@ -1,0 +1,420 @@
+"""`enrich-kernel`: joins of a stream with a table larger than memory, without Spark.
+
+A table of 3.5 million rows of about 110 bytes lies on disk. A stream brings batches of 100,000 rows
+whose keys are Zipfian (exponent 1) over a random permutation of the table's keys; every row has
+exactly one match. All contenders get the same batches and 64 MB, and leave their results in Arrow
+memory.
+
+Ours: one operator each, on one staged partition. A batch is handed over in ten record batches, then
+the operator is polled until nothing is pending. MESHJOIN's relatives finish a round of the table
+for every batch that way, which is not what they are made for; their facts are to be read so.
+DuckDB: its own table in a database file, `memory_limit` 64 MB, two threads; each batch is joined
+with it as a registered Arrow table.
+SQLite: a rowid table in a file with the key as its primary key, a page cache of 64 MB; a batch goes
+into a temporary table, which is joined by index lookups.
+
+Both files were written in key order, and all that anybody reads is in the page cache of the system:
+this measures computing, not a disk. Caches are warm: some batches come before the first that is
+timed. A repetition is a few batches, and its time is the mean of a batch.
+
+Scales: with fewer table rows, batches and the budget shrink alike, the latter down to 1 MB.
+"""
+
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved
+from dovetail.bench.progress import Reporter
+from dovetail.bench.registry import Benchmark, Config, describe
+from dovetail.bench.result import Failure, Result, Spread, significant
+from dovetail.kernel.blocks import BlockStore
+from dovetail.kernel.memory import Budget
+from dovetail.kernel.protocol import Context
+from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, TableWriter, make
+from dovetail.semistream.base import STREAM, TABLE
+
+NAME = "enrich-kernel"
+ROWS = 3_500_000
+BATCH_ROWS = 100_000
+PIECES = 10  # record batches that a batch is handed over in
+BUDGET_BYTES = 64_000_000
+LEAST_BUDGET_BYTES = 2_000_000
+WARM_UP_BATCHES = 8
+BATCHES = 3  # of a repetition
+TEXT_BYTES = 60
+OPERATORS = ("seek", "seek-uncached", "ssbj", "ameshjoin", "inl")
+RIVALS = ("duckdb", "sqlite")
+KEY = "k"
+_FUEL = 1 << 20
+_WRITE_ROWS = 500_000
+_T = TypeVar("_T")
+_COLUMNS = ("k", "a", "b", "x", "y", "text")
+
+STREAM_SCHEMA = pa.schema(
+    [(KEY, pa.int64()), ("id", pa.int64()), ("value", pa.float64())],
+)
+TABLE_SCHEMA = pa.schema(
+    [
+        (KEY, pa.int64()), ("a", pa.int64()), ("b", pa.int64()),
+        ("x", pa.float64()), ("y", pa.float64()), ("text", pa.string()),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a number of table rows means for the rest."""
+
+    rows: int
+
+    @property
+    def batch_rows(self) -> int:
+        return max(PIECES, BATCH_ROWS * self.rows // ROWS)
+
+    @property
+    def budget_bytes(self) -> int:
+        return max(LEAST_BUDGET_BYTES, BUDGET_BYTES * self.rows // ROWS)
+
+    def __str__(self) -> str:
+        rows = f"{self.rows / 1e6:.3g}M" if self.rows >= 10**5 else str(self.rows)
+        return f"{rows}-{self.budget_bytes / 1e6:.3g}MB"
+
+
+class Stream:
+    """The stream's batches, each of which can be made by itself."""
+
+    def __init__(self, size: Size, seed: int) -> None:
+        self.size = size
+        self._seed = seed
+        self._keys = np.random.default_rng([seed, 1]).permutation(size.rows)
+
+    @cached_property
+    def _upper(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        chances = 1 / np.arange(1, self.size.rows + 1)
+        return np.asarray(np.cumsum(chances / chances.sum()))
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        rng = np.random.default_rng([self._seed, 2, number])
+        rows = self.size.batch_rows
+        ranks = np.searchsorted(self._upper[:-1], rng.random(rows), side="right")
+        columns = [self._keys[ranks], number * rows + np.arange(rows), rng.random(rows)]
+        return pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=STREAM_SCHEMA)
+
+
+def make_table(rows: int, seed: int) -> pa.RecordBatch:
+    """Every key once, in no order."""
+    rng = np.random.default_rng([seed, 0])
+    letters = rng.integers(ord("a"), ord("z") + 1, rows * TEXT_BYTES, dtype=np.uint8)
+    ends = np.arange(0, (rows + 1) * TEXT_BYTES, TEXT_BYTES, dtype=np.int32)
+    text = pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(letters))
+    numbers = [
+        rng.permutation(rows),
+        rng.integers(0, 1 << 40, rows),
+        rng.integers(0, 1_000, rows),
+        rng.random(rows),
+        rng.normal(size=rows),
+    ]
+    return pa.RecordBatch.from_arrays([*map(pa.array, numbers), text], schema=TABLE_SCHEMA)
+
+
+def spec() -> SemiStreamSpec:
+    return SemiStreamSpec(STREAM_SCHEMA, TABLE_SCHEMA, (KEY,), (KEY,))
+
+
+class Joiner(Protocol):
+    """A contender that has its table ready."""
+
+    def join(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
+        """All results of a batch."""
+
+    def facts(self) -> dict[str, float]:
+        """Numbers about the batches since this was last called."""
+
+    def close(self) -> None: ...
+
+
+class Operator:
+    """One of ours, on a staged table that is there."""
+
+    def __init__(self, algorithm: str, staged: Path, state: Path, budget_bytes: int) -> None:
+        self._table = StagedTable(staged, TABLE_SCHEMA)
+        state.mkdir()
+        self._store = BlockStore(state, (*spec().schemas, KEYS_SCHEMA), "bench")
+        self.operator = make(
+            algorithm, spec(), Context(Budget(budget_bytes), self._store), self._table
+        )
+        self._before = self._counts()
+
+    def join(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        step = -(-batch.num_rows // PIECES)
+        results: list[pa.RecordBatch] = []
+        for start in range(0, batch.num_rows, step):
+            results += self.operator.push(STREAM, batch.slice(start, step))
+        while self.operator.pending():
+            results += self.operator.poll(_FUEL)
+        return results
+
+    def facts(self) -> dict[str, float]:
+        now = self._counts()
+        told = {name: count - self._before[name] for name, count in now.items()}
+        self._before = now
+        rows, found = told.pop("rows"), told.pop("found", None)
+        told["peak_budget_bytes"] = self.operator.ctx.budget.peak_bytes
+        return told if found is None else {**told, "cache_hit_share": found / rows}
+
+    def _counts(self) -> dict[str, float]:
+        counters = self.operator.ctx.counters
+        counts: dict[str, float] = {
+            "rows": counters.rows_in[STREAM],
+            "bytes_read": counters.bytes_read,
+            "requests": counters.blocks_read,
+        }
+        cache = getattr(self.operator, "cache", None)
+        if cache is not None and cache.limit:
+            counts["found"] = cache.found
+        return counts
+
+    def close(self) -> None:
+        self._store.close()
+        self._table.close()
+
+
+class DuckDb:
+    """DuckDB with a table in a file of its own."""
+
+    def __init__(self, table: pa.RecordBatch, path: Path, budget_bytes: int) -> None:
+        import duckdb
+
+        with duckdb.connect(str(path)) as loading:
+            loading.register("arrow", pa.Table.from_batches([table]))
+            loading.execute(f"CREATE TABLE stored AS FROM arrow ORDER BY {KEY}")
+        settings = {"memory_limit": f"{budget_bytes // 10**6}MB", "threads": "2"}
+        self._connection = duckdb.connect(str(path), config=settings)
+        self._connection.execute("SET preserve_insertion_order = false")
+
+    def join(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        # in several chunks: DuckDB scans a single one with a single thread
+        step = -(-batch.num_rows // PIECES)
+        pieces = [batch.slice(at, step) for at in range(0, batch.num_rows, step)]
+        self._connection.register("batch", pa.Table.from_batches(pieces))
+        query = f"SELECT * FROM batch JOIN stored USING ({KEY})"
+        found: list[pa.RecordBatch] = self._connection.sql(query).to_arrow_table().to_batches()
+        return found
+
+    def facts(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Sqlite:
+    """SQLite with a table in a file of its own, its primary key being the rowid."""
+
+    def __init__(self, table: pa.RecordBatch, path: Path, budget_bytes: int) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        execute = self._connection.execute
+        execute("PRAGMA journal_mode = OFF")
+        execute("PRAGMA synchronous = OFF")
+        execute("PRAGMA temp_store = MEMORY")
+        execute(f"PRAGMA cache_size = -{budget_bytes // 1000}")
+        execute("CREATE TABLE stored (k INTEGER PRIMARY KEY, a INT, b INT, x REAL, y REAL, text)")
+        order = np.argsort(np.asarray(table.column(KEY)))
+        execute("BEGIN")
+        for start in range(0, len(order), _WRITE_ROWS):
+            part = table.take(pa.array(order[start : start + _WRITE_ROWS]))
+            self._insert("stored", part)
+        execute("COMMIT")
+        execute("CREATE TEMP TABLE batch (k INTEGER, id INTEGER, value REAL)")
+        # the stream outside, index lookups inside
+        stored = ", ".join(f"stored.{name}" for name in _COLUMNS[1:])
+        self._query = (
+            f"SELECT batch.k, id, value, {stored} FROM batch CROSS JOIN stored "
+            "ON stored.k = batch.k ORDER BY batch.rowid"
+        )
+
+    def _insert(self, name: str, rows: pa.RecordBatch) -> None:
+        marks = ", ".join("?" * rows.num_columns)
+        columns = [column.to_pylist() for column in rows.columns]
+        self._connection.executemany(
+            f"INSERT INTO {name} VALUES ({marks})", zip(*columns, strict=True)
+        )
+
+    def join(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        execute = self._connection.execute
+        execute("BEGIN")
+        execute("DELETE FROM batch")
+        # lookups in key order find their pages in the cache
+        order = np.argsort(np.asarray(batch.column(KEY)))
+        self._insert("batch", batch.take(pa.array(order)))
+        found = execute(self._query).fetchall()
+        execute("COMMIT")
+        schema = pa.schema([*STREAM_SCHEMA, *list(TABLE_SCHEMA)[1:]])
+        columns = [
+            pa.array(values, field.type)
+            for values, field in zip(zip(*found, strict=True), schema, strict=True)
+        ]
+        return [pa.RecordBatch.from_arrays(columns, schema=schema)]
+
+    def facts(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def stage(table: pa.RecordBatch, directory: Path) -> None:
+    """Write the table as the staging job would."""
+    codes, _ = spec().encode(TABLE, table)
+    order = np.argsort(codes)
+    writer = TableWriter(directory, TABLE_SCHEMA)
+    for start in range(0, len(order), _WRITE_ROWS):
+        part = order[start : start + _WRITE_ROWS]
+        writer.append(codes[part], table.take(pa.array(part)))
+    writer.finish()
+
+
+def run(config: Config, reporter: Reporter) -> Result:
+    """All contenders on the same batches."""
+    size = Size(config.rows)
+    names = [name for name in (*OPERATORS, *RIVALS) if config.wants("ours") or name in RIVALS]
+    failures: list[Failure] = []
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-bench-")))
+        staging: dict[str, float | None] = {}
+        joiners: dict[str, Joiner] = {}
+        reporter.begin("making the table")
+        made = make_table(size.rows, config.seed)
+        seconds, _ = _timed(lambda: stage(made, root / "staged"))
+        staging["ours"] = significant(seconds)
+        for name in names:
+            reporter.begin(f"opening {name}")
+            try:
+                seconds, joiner = _timed(lambda name=name: _open(name, made, root, size))  # type: ignore[misc]
+            except Exception as error:  # noqa: BLE001  a contender that failed is shown as failed
+                failures.append(Failure(name, None, describe(error)))
+                continue
+            joiners[name] = joiner
+            stack.callback(joiner.close)
+            if name in RIVALS:
+                staging[name] = significant(seconds)
+        sizes = {"ours": _bytes_in(root / "staged")}
+        sizes |= {name: _bytes_in(root / name) for name in RIVALS}
+        row_bytes = made.nbytes / made.num_rows
+        del made
+        stream = Stream(size, config.seed)
+        failures += _warm_up(joiners, stream, reporter)
+        contenders = [_contender(name, joiner, stream) for name, joiner in joiners.items()]
+        runs = interleaved(contenders, config.repetitions_of("ours"), reporter)
+    runs.failures[:0] = failures
+    facts = {
+        "table_rows": size.rows,
+        "row_bytes": significant(row_bytes),
+        "batch_rows": f"{size.batch_rows} in {PIECES} record batches",
+        "budget_bytes": size.budget_bytes,
+        "batches": f"{WARM_UP_BATCHES} to warm up, then {BATCHES} a repetition",
+        "threads": "two for DuckDB, one for the others",
+        "staging_seconds": staging,
+        "file_bytes": sizes,
+        "best of ours": _best(runs),
+        "contenders": runs.facts(),
+    }
+    return Result(NAME, _ratios(runs, size), facts, tuple(runs.failures))
+
+
+def _open(name: str, table: pa.RecordBatch, root: Path, size: Size) -> Joiner:
+    if name in OPERATORS:
+        return Operator(name, root / "staged", root / name, size.budget_bytes)
+    kind: Callable[[pa.RecordBatch, Path, int], Joiner] = DuckDb if name == "duckdb" else Sqlite
+    return kind(table, root / name, size.budget_bytes)
+
+
+def _warm_up(joiners: dict[str, Joiner], stream: Stream, reporter: Reporter) -> Iterator[Failure]:
+    """Let every contender join the first batches; those that fail take no further part."""
+    for name, joiner in list(joiners.items()):
+        reporter.begin(f"warm-up {name}")
+        try:
+            for number in range(WARM_UP_BATCHES):
+                _join(joiner, stream.batch(number))
+            joiner.facts()
+        except Exception as error:  # noqa: BLE001  a contender that failed is shown as failed
+            del joiners[name]
+            yield Failure(name, None, describe(error))
+
+
+def _contender(name: str, joiner: Joiner, stream: Stream) -> Contender:
+    """Every run takes the stream's next few batches."""
+    numbers = iter(range(WARM_UP_BATCHES, 1 << 30))
+
+    def run() -> Measured:
+        seconds = [_join(joiner, stream.batch(next(numbers))) for _ in range(BATCHES)]
+        mean = sum(seconds) / BATCHES
+        facts = {
+            fact: count if fact in ("cache_hit_share", "peak_budget_bytes") else count / BATCHES
+            for fact, count in joiner.facts().items()
+        }
+        facts["rows_per_s"] = stream.size.batch_rows / mean
+        facts["slowest_over_fastest_batch"] = max(seconds) / min(seconds)
+        return Measured({"batch": mean}, facts)
+
+    return Contender(name, run)
+
+
+def _join(joiner: Joiner, batch: pa.RecordBatch) -> float:
+    """Seconds; the results are checked afterwards."""
+    seconds, results = _timed(lambda: joiner.join(batch))
+    expect_rows(sum(found.num_rows for found in results), batch.num_rows)
+    return seconds
+
+
+def _timed(action: Callable[[], _T]) -> tuple[float, _T]:
+    started = time.perf_counter()
+    done = action()
+    return time.perf_counter() - started, done
+
+
+def _bytes_in(path: Path) -> int:
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(os.path.getsize(file) for file in files if file.exists())
+
+
+def _best(runs: Runs) -> str | None:
+    """The operator with the least median time."""
+    medians = {
+        name: Spread.of(run.seconds["batch"] for run in runs.done[name].values()).median
+        for name in OPERATORS
+        if runs.done.get(name)
+    }
+    found = {name: median for name, median in medians.items() if median is not None}
+    return min(found, key=lambda name: found[name]) if found else None
+
+
+def _ratios(runs: Runs, size: Size) -> dict[str, Spread]:
+    best = _best(runs) or OPERATORS[0]
+    ratios = {f"{rival}/{size}": runs.ratio([rival], best, "batch") for rival in RIVALS}
+    for name in OPERATORS:
+        ratios[f"duckdb/{name}"] = runs.ratio(["duckdb"], name, "batch")
+    return ratios
+
+
+BENCHMARKS = (
+    Benchmark(
+        NAME,
+        "a stream joined with a table on disk in 64 MB, against DuckDB and SQLite",
+        rows=ROWS,
+        rows_mean="table rows",
+        groups=("ours",),
+        function=run,
+    ),
+)

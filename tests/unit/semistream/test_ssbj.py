@@ -1,0 +1,401 @@
+"""SSBJ: its states, the inequality, what is cached and evicted, and that no result is lost by it.
+
+With `b` of all pages a push is one cycle of the scan. A key with many table rows, the *carrier*, is
+never worth caching, so a row of it keeps the scan going.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from dovetail.semistream.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
+from dovetail.testing.semistream import Bench, Result
+
+MakeBench = Callable[..., Bench]
+
+CARRIER = 0
+TABLE = [CARRIER] * 40 + [10] * 4 + [20] * 3 + [30] * 2  # 49 rows
+ROW_BYTES = 36.0  # v_S of a stream row of two numbers: 16 bytes, and 20 for its index
+
+
+def ssbj(bench: Bench) -> Ssbj:
+    assert isinstance(bench.operator, Ssbj)
+    return bench.operator
+
+
+def open_ssbj(
+    make_bench: MakeBench, table: Sequence[int] = TABLE, *, b: int = 1_000, factor: float = 1.0,
+    row_bytes: float = ROW_BYTES, budget_bytes: int | None = None, page_rows: int = 4, how: str = "inner",
+) -> Bench:  # fmt: skip
+    """An operator whose table rows take as much as its stream rows, unless told otherwise."""
+    bench = make_bench(
+        "ssbj", table, page_rows=page_rows, how=how, budget_bytes=budget_bytes,
+        options={"w": 1_000_000, "b": b, "switching_factor": factor},
+    )  # fmt: skip
+    bench.operator.table.row_bytes = row_bytes
+    return bench
+
+
+def cached(bench: Bench) -> dict[int, int]:
+    """The cached keys, whose codes are themselves, and the number of their table rows."""
+    return {
+        int(key): int(rows)
+        for part in ssbj(bench).cache.parts
+        for key, rows in zip(part.keys, np.diff(part.starts), strict=True)
+    }
+
+
+def waiting(bench: Bench) -> set[int]:
+    """The numbers of the rows in the disk phase."""
+    return {n for packet in ssbj(bench).packets for n in packet.run.rows["left_id"].to_pylist()}
+
+
+def cycle(bench: Bench, keys: Sequence[int], carrier: int = CARRIER) -> list[Result]:
+    """One cycle of the scan: these rows come at its start, and the carrier keeps it going."""
+    at = ssbj(bench).cycle
+    found = bench.feed([*keys, carrier])
+    while ssbj(bench).cycle == at:
+        found += bench.feed([carrier])
+    assert ssbj(bench).cycle == at + 1
+    return found
+
+
+# -- the states ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("b", [1, 3, 1_000])
+def test_state_when_cycles_pass_then_the_three_take_turns(make_bench: MakeBench, b: int) -> None:
+    bench = open_ssbj(make_bench, b=b)
+    states = [ssbj(bench).state]
+    for _ in range(7):
+        cycle(bench, [])
+        states.append(ssbj(bench).state)
+    assert states == [INCREMENTING, SWITCHING, PHASE_OUT] * 2 + [INCREMENTING, SWITCHING]
+    assert cached(bench) == {}
+    bench.assert_exactly_once()
+
+
+def test_eviction_when_cycles_pass_then_is_in_every_tenth(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_ssbj(make_bench)
+    evictions: list[int] = []
+    monkeypatch.setattr(ssbj(bench), "_evict", lambda: evictions.append(ssbj(bench).cycle))
+    for _ in range(44):
+        cycle(bench, [30, 30, 30])
+    assert evictions == [10, 20, 30, 40]
+
+
+# -- the inequality -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factor", "row_bytes", "switched"),
+    [
+        pytest.param(1.0, ROW_BYTES, {30: 2}, id="as in the paper"),
+        pytest.param(1.5, ROW_BYTES, {}, id="30 takes as much either way: 3 = 1.5 * 2"),
+        pytest.param(1.49, ROW_BYTES, {30: 2}, id="just below"),
+        pytest.param(0.5, ROW_BYTES, {10: 4, 20: 3, 30: 2}, id="a low factor: 3 > 0.5 * 4"),
+        pytest.param(1.0, ROW_BYTES / 2, {10: 4, 20: 3, 30: 2}, id="small table rows"),
+        pytest.param(1.0, ROW_BYTES * 2, {}, id="large table rows"),
+    ],
+)
+@pytest.mark.parametrize("b", [1, 1_000])
+def test_value_when_as_in_figure_3_then_switches_if_it_takes_less_in_the_cache(
+    make_bench: MakeBench, factor: float, row_bytes: float, switched: dict[int, int], b: int
+) -> None:
+    """Part 10: 3 rows wait, 4 suppliers, stays. Part 30: 3 rows wait, 2 suppliers, switches.
+
+    Part 20 has as many suppliers as rows that wait: nothing is gained, so it stays.
+    """
+    bench = open_ssbj(make_bench, factor=factor, row_bytes=row_bytes, b=b)
+    requests = [10, 20, 30] * 3
+    cycle(bench, requests)
+    assert ssbj(bench).state == SWITCHING
+    chosen = ssbj(bench)._chosen
+    codes = [] if chosen is None else chosen[0].tolist()
+    assert codes == sorted(switched)
+    assert chosen is None or chosen[1].tolist() == [switched[code] for code in codes]
+    assert chosen is None or chosen[2].tolist() == [3] * len(codes)
+    assert cached(bench) == {}
+    cycle(bench, requests)
+    assert ssbj(bench).state == PHASE_OUT
+    assert cached(bench) == switched
+    cycle(bench, requests)
+    bench.assert_exactly_once()
+
+
+def test_n_when_rows_come_in_several_packets_of_a_cycle_then_is_their_sum(
+    make_bench: MakeBench,
+) -> None:
+    """One row of part 30 in each of three packets is no different from three in one."""
+    bench = open_ssbj(make_bench, b=1)
+    while ssbj(bench).cycle == INCREMENTING:  # they leave in the cycles that follow
+        bench.feed([CARRIER])
+    while ssbj(bench).state != PHASE_OUT:
+        bench.feed([CARRIER])
+    for keys in ([30], [30], [30]):
+        bench.feed(keys)
+    while ssbj(bench).state != SWITCHING:
+        bench.feed([CARRIER])
+    chosen = ssbj(bench)._chosen
+    assert chosen is not None
+    assert [column.tolist() for column in chosen] == [[30], [2], [3]]
+
+
+def test_value_when_it_waits_in_another_state_then_is_not_noted(make_bench: MakeBench) -> None:
+    bench = open_ssbj(make_bench)
+    cycle(bench, [])
+    assert ssbj(bench).state == SWITCHING
+    cycle(bench, [30] * 9)
+    cycle(bench, [30] * 9)
+    assert ssbj(bench).state == INCREMENTING
+    cycle(bench, [])
+    assert ssbj(bench)._chosen is None
+    assert cached(bench) == {}
+
+
+# -- cached values ------------------------------------------------------------------------------
+
+
+def test_frequent_value_when_phase_out_begins_then_its_rows_come_at_once(
+    make_bench: MakeBench,
+) -> None:
+    """With b of one page an iteration does not reach part 30: only the cache can answer."""
+    bench = open_ssbj(make_bench, b=1)
+    cycle(bench, [30] * 5)
+    before = cycle(bench, [30] * 5)
+    assert ssbj(bench).state == PHASE_OUT
+    assert cached(bench) == {30: 2}
+    row = len(bench.keys)
+    assert sorted(r for r in bench.feed([30]) if r[0] == row) == [(row, 47), (row, 48)]
+    assert row not in waiting(bench)
+    # rows that came before the switch finish in the disk phase, and come once
+    assert before
+    bench.assert_exactly_once()
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_value_without_table_rows_when_it_is_cached_then_its_rows_settle_at_once(
+    make_bench: MakeBench, how: str
+) -> None:
+    bench = open_ssbj(make_bench, b=1, how=how)
+    cycle(bench, [25])
+    cycle(bench, [])
+    assert cached(bench) == {25: 0}
+    row = len(bench.keys)
+    settled = [(row, None)] if how in ("left", "anti") else []
+    assert [result for result in bench.feed([25]) if result[0] == row] == settled
+    assert row not in waiting(bench)
+    bench.assert_exactly_once()
+
+
+def test_cached_value_when_results_are_to_be_ordered_then_there_is_none(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench("ssbj", TABLE, ordered=True, options={"w": 100, "b": 100})
+    for _ in range(6):
+        cycle(bench, [30] * 9)
+    assert cached(bench) == {}
+    rows = [row for row, _ in bench.results()]
+    assert rows == sorted(rows)
+    bench.assert_exactly_once()
+
+
+# -- eviction -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("b", [2, 1_000])
+def test_infrequent_value_when_ten_cycles_have_passed_then_goes_back_to_the_disk_phase(
+    make_bench: MakeBench, b: int
+) -> None:
+    bench = open_ssbj(make_bench, b=b)
+    cycle(bench, [30] * 3 + [25])
+    cycle(bench, [30] * 3)
+    assert cached(bench) == {30: 2, 25: 0}
+    while ssbj(bench).cycle < 9:
+        cycle(bench, [])
+        assert cached(bench) == {30: 2, 25: 0}
+    cycle(bench, [])
+    # 25 was credited with the row that made it worth caching: no table row is less than that
+    assert cached(bench) == {25: 0}
+    bench.feed([30])
+    row = len(bench.keys) - 1
+    assert (row in waiting(bench)) == (b == 2)
+    while ssbj(bench).cycle < 20:
+        cycle(bench, [])
+    assert cached(bench) == {}
+    bench.assert_exactly_once()
+
+
+def test_frequent_value_when_ten_cycles_have_passed_then_stays(make_bench: MakeBench) -> None:
+    bench = open_ssbj(make_bench)
+    for _ in range(39):
+        cycle(bench, [30] * 3)
+        assert cached(bench) in ({}, {30: 2})
+    assert cached(bench) == {30: 2}
+    bench.assert_exactly_once()
+
+
+@pytest.mark.parametrize("first", range(1, 31, 3))
+def test_value_when_it_is_switched_in_any_cycle_then_is_not_evicted_for_being_new(
+    make_bench: MakeBench, first: int
+) -> None:
+    """Also in the thirtieth cycle, which both switches and evicts."""
+    bench = open_ssbj(make_bench)
+    while ssbj(bench).cycle < first:
+        cycle(bench, [])
+    for _ in range(12):
+        cycle(bench, [30] * 3 + [25])
+        if ssbj(bench).cycle >= first + 2:
+            assert cached(bench) == {30: 2, 25: 0}, f"cycle {ssbj(bench).cycle}"
+
+
+# -- Theorem 3 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget_bytes", [None, 2_000_000])
+def test_rate_when_it_is_high_enough_then_this_is_a_main_memory_join(
+    make_bench: MakeBench, budget_bytes: int | None
+) -> None:
+    """All of the table is cached, nothing waits, and nothing but the cache takes up memory."""
+    keys = 200
+    table = np.repeat(np.arange(keys), 3).tolist()
+    bench = make_bench(
+        "ssbj", table, page_rows=60, budget_bytes=budget_bytes, options={"w": 4_000, "b": 1}
+    )
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        bench.feed(rng.integers(0, keys, 2_000).tolist())
+    bench.poll(1 << 30)
+    operator = ssbj(bench)
+    assert len(operator.cache) == keys
+    assert len(bench.feed(rng.integers(0, keys, 2_000).tolist())) == 3 * 2_000
+    assert operator.pending() == 0
+    main_memory = 16 * len(table) + 40 * keys  # m_m: the rows, and what the cache keeps of a key
+    assert operator.cache.nbytes <= main_memory
+    budget = operator.ctx.budget
+    assert budget.used_bytes <= main_memory + operator.working_bytes + operator.table.nbytes
+    read = operator.ctx.counters.bytes_read
+    bench.feed(rng.integers(0, keys, 2_000).tolist())
+    assert operator.ctx.counters.bytes_read == read
+    bench.assert_exactly_once()
+
+
+def test_memory_when_the_stream_is_skewed_then_is_less_than_that_of_meshjoin(
+    make_bench: MakeBench,
+) -> None:
+    """Theorem 1: the window and the cache together take less than a window alone."""
+    table = [CARRIER] * 40 + list(range(1, 41))
+    peaks = {}
+    for algorithm in ("ameshjoin", "ssbj"):
+        bench = make_bench(algorithm, table, page_rows=4, options={"w": 100, "b": 1})
+        for _ in range(200):
+            bench.feed([1, 2, 3] * 20 + [CARRIER])
+        budget = bench.operator.ctx.budget
+        peaks[algorithm] = sum(budget.components[name] for name in ("window",))
+        peaks[algorithm] += budget.components.get("cache", 0)
+    assert peaks["ssbj"] < peaks["ameshjoin"] / 10
+
+
+# -- on restart ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("feeds", range(0, 48, 3))
+def test_restore_when_in_any_state_then_begins_at_incrementing_with_the_cache_as_it_was(
+    make_bench: MakeBench, feeds: int, how: str
+) -> None:
+    """13 pages, two an iteration: 48 of them see each state twice, and its middle."""
+    bench = open_ssbj(make_bench, b=2, how=how)
+    for number in range(feeds):
+        bench.feed([30, 30, 25, CARRIER] if number % 2 else [30, 10, CARRIER])
+    before, kept, page = ssbj(bench).cycle, cached(bench), ssbj(bench).page
+    held = waiting(bench)
+    bench.restore()
+    bench.operator.table.row_bytes = ROW_BYTES
+    assert ssbj(bench).state == INCREMENTING
+    assert 0 <= ssbj(bench).cycle - before <= 2
+    assert cached(bench) == kept
+    assert (ssbj(bench).page, waiting(bench)) == (page, held)
+    for number in range(24):
+        bench.feed([30, 30, 30, 25, number, CARRIER])
+    bench.assert_exactly_once()
+
+
+def test_restore_when_after_every_push_then_no_result_is_lost(make_bench: MakeBench) -> None:
+    bench = open_ssbj(make_bench, b=5)
+    for number in range(30):
+        bench.feed([30] * 4 + [number])
+        bench.restore()
+    bench.assert_exactly_once()
+
+
+def test_eviction_when_a_restore_skips_the_tenth_cycle_then_is_made_up_for(
+    make_bench: MakeBench,
+) -> None:
+    """Restored in cycle 8, it goes on in cycle 10; the value must not stay until cycle 20."""
+    bench = open_ssbj(make_bench)
+    cycle(bench, [30] * 3)
+    while ssbj(bench).cycle < 8:
+        cycle(bench, [])
+    assert cached(bench) == {30: 2}
+    bench.restore()
+    bench.operator.table.row_bytes = ROW_BYTES
+    assert ssbj(bench).cycle == 10
+    cycle(bench, [])
+    assert cached(bench) == {}
+
+
+# -- a skewed stream ----------------------------------------------------------------------------
+
+
+def test_hit_rate_when_the_stream_is_zipf_then_rises(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    table = rng.permutation(np.repeat(np.arange(1_000), rng.integers(1, 4, 1_000))).tolist()
+    bench = make_bench("ssbj", table, page_rows=40, budget_bytes=600_000)
+    operator = ssbj(bench)
+    operator.tune(w=200, b=4)
+    missed = 0
+    enqueue = operator._enqueue
+
+    def counted(run):  # type: ignore[no-untyped-def]
+        nonlocal missed
+        missed += len(run)
+        return enqueue(run)
+
+    monkeypatch.setattr(operator, "_enqueue", counted)
+    rates = []
+    for _ in range(8):
+        missed = 0
+        for _ in range(20):
+            bench.feed(((rng.zipf(1.4, 200) - 1) % 1_000).tolist())
+        rates.append(1 - missed / 4_000)
+    assert rates[0] < rates[-1]
+    assert rates[-1] > 0.7
+    bench.assert_exactly_once()
+
+
+# -- memory -------------------------------------------------------------------------------------
+
+
+def test_cache_when_its_limit_is_reached_then_takes_the_best_and_stays_below(
+    make_bench: MakeBench,
+) -> None:
+    """More values are favoured than fit: those with the most rows a byte are switched."""
+    table = np.repeat(np.arange(12_000), 2).tolist()
+    bench = make_bench("ssbj", table, page_rows=200, budget_bytes=400_000)
+    operator = ssbj(bench)
+    operator.tune(w=100_000, b=100_000)
+    rng = np.random.default_rng(1)
+    for _ in range(25):
+        rows = np.concatenate([np.repeat(np.arange(500), 3), rng.integers(0, 12_000, 2_000)])
+        bench.feed(rng.permutation(rows).tolist())
+        assert operator.cache.nbytes <= operator.cache.limit
+    assert len(operator.cache) > 500
+    share = np.mean([key in cached(bench) for key in range(500)])
+    assert share > 0.9
+    bench.assert_exactly_once()

@@ -4,6 +4,7 @@ The functions here only name the arguments; `specs` checks them and `spark` plan
 imported when it is first needed, so that `import dovetail` is quick and works without Java.
 """
 
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +72,7 @@ def enrich(
     algorithm: str = "auto",
     columns: Sequence[str] | None = None,
     ordered: bool = False,
+    refresh: "str | dt.timedelta | None" = None,
     partitions: int | None = None,
     slice_ms: int = 250,
     name: str = "enrich",
@@ -94,6 +96,9 @@ def enrich(
         `"seek-uncached"`, `"ssbj"`, `"ameshjoin"`, `"meshjoin"` (cyclic scans) or `"inl"`.
     columns: the table's columns to add; default: all of them.
     ordered: emit results in the order in which the rows reached their partition.
+    refresh: how often to look whether the table has changed, `"5 minutes"`; a changed one is staged
+        anew, and rows that come then are joined with it. Needs a path or name as `table`. Without
+        it, `dovetail.refresh(state)` does the same when it is called.
     partitions, slice_ms, name: as for `join`.
 
     >>> enriched = dovetail.enrich(
@@ -103,9 +108,26 @@ def enrich(
     from dovetail.spark.enrich import plan_enrich
 
     options = EnrichOptions(
-        on, how, memory, state, algorithm, columns, ordered, partitions, slice_ms
+        on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms
     )
     return plan_enrich(stream, table, options, name)
+
+
+def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) -> str:
+    """Stage a table that has changed anew; a running `enrich` takes it up with its next rows.
+
+    A row that is being joined finishes on the version it began with. Returns the name of the
+    version in use, which stays the same if the table's files have not changed.
+
+    table: needed if the table was given to `enrich` as a DataFrame.
+
+    >>> dovetail.refresh("ckpt/orders-enrich")
+    """
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.staging import restage
+
+    return restage(state, table, SparkSession.active())
 
 
 def explain(

@@ -37,6 +37,7 @@ from dovetail.twoway.base import MIN_BUDGET_BYTES
 if TYPE_CHECKING:
     from dovetail.semistream import SemiStreamJoin
 
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
 Within = int | float | Decimal | dt.timedelta | None
 
@@ -139,6 +140,7 @@ class EnrichSpec(JobSpec):
     """A checked join of a stream with a table, ready to be planned."""
 
     semistream: SemiStreamSpec
+    refresh_seconds: float | None = None  #: how often to look whether the table has changed
     eager: ClassVar[bool] = True
 
     @property
@@ -189,6 +191,7 @@ class EnrichOptions:
     algorithm: str = "auto"
     columns: Sequence[str] | None = None
     ordered: bool = False
+    refresh: str | dt.timedelta | None = None
     partitions: int | None = None
     slice_ms: int = 250
 
@@ -228,6 +231,7 @@ def enrich_spec(
         semistream=SemiStreamSpec(
             stream, staged, stream_keys, table_keys, options.how, ordered=_flag(options.ordered)
         ),
+        refresh_seconds=_seconds(options.refresh),
     )
 
 
@@ -237,6 +241,26 @@ def _columns(columns: Sequence[str] | None, table: pa.Schema) -> tuple[str, ...]
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise ArgumentError(f"columns={columns!r} is not a list of column names")
     return tuple(_resolve(table, name, "table") for name in columns)
+
+
+def _seconds(refresh: Any) -> float | None:
+    """An interval like "5 minutes", in seconds."""
+    if refresh is None:
+        return None
+    if isinstance(refresh, dt.timedelta):
+        seconds = refresh.total_seconds()
+    else:
+        number, _, unit = str(refresh).strip().partition(" ")
+        try:
+            seconds = float(number) * _UNITS[unit.strip().lower().removesuffix("s")]
+        except (ValueError, KeyError):
+            raise ArgumentError(
+                f"refresh={refresh!r} is not an interval like '30 seconds', '5 minutes', '1 hour' "
+                "or '1 day'"
+            ) from None
+    if not 0 < seconds < float("inf"):
+        raise ArgumentError(f"refresh={refresh!r} is not an interval above zero")
+    return seconds
 
 
 def _flag(ordered: Any) -> bool:

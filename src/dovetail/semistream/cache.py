@@ -23,11 +23,12 @@ from dovetail.kernel.memory import Reservation
 from dovetail.kernel.runs import Rows, Run, Span
 from dovetail.semistream.table import StagedTable, take_rows
 
-KEY_BYTES = 40  # of a cached value: code, start, hits, and room for merging
+KEY_BYTES = 40  # of a cached value: code, start, hits, and 12 for the index of all parts
 TABLE, KEYS = 1, 2  #: the block store's second and third schema
 KEYS_SCHEMA = pa.schema([])
 _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
+_SELDOM = 2  # a full cache learns after this share of its values has missed: a half
 _NONE: Rows = np.zeros(0, dtype=np.int64)
 
 
@@ -64,6 +65,8 @@ class Cache:
         self._held = held
         self.found = 0  #: stream rows whose value was cached
         self._seen = 0  # rows since hits were halved
+        self._indexed: tuple[Codes, NDArray[np.int32]] | None = None
+        self._missed = 0  # rows since values were last considered
 
     def __len__(self) -> int:
         return sum(len(part.keys) for part in self.parts)
@@ -75,18 +78,33 @@ class Cache:
     def lookup(self, codes: Codes) -> Iterator[tuple[Part, Rows, Rows, Rows]]:
         """For the rows with these codes, in order, that are cached: part, rows, low, high."""
         self._seen += len(codes)
-        rest = np.arange(len(codes))
+        if not self.parts:
+            return
+        firsts = firsts_of(codes)
+        sought = codes[firsts]
+        keys, places = self._index()
+        at = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
+        hit = np.flatnonzero(keys[at] == sought)
+        place, begins, times = places[at[hit]], firsts[hit], np.diff(firsts, append=len(codes))[hit]
+        self.found += int(times.sum())
+        base = 0
         for part in self.parts:
-            if not len(rest) or not len(part.keys):
-                continue
-            sought = codes[rest]
-            at = np.minimum(np.searchsorted(part.keys, sought), len(part.keys) - 1)
-            found = part.keys[at] == sought
-            if found.any():
-                at, chosen, rest = at[found], rest[found], rest[~found]
-                self.found += len(at)
-                np.add.at(part.hits, at, 1)
-                yield part, chosen, part.starts[at], part.starts[at + 1]
+            mine = np.flatnonzero((place >= base) & (place < base + len(part.keys)))
+            if len(mine):
+                at, count, begin = place[mine] - base, times[mine], begins[mine]
+                part.hits[at] += count
+                _, chosen = next(Span(at, begin, begin + count).pairs(1 << 62))
+                low, high = part.starts[at], part.starts[at + 1]
+                yield part, chosen, np.repeat(low, count), np.repeat(high, count)
+            base += len(part.keys)
+
+    def _index(self) -> tuple[Codes, NDArray[np.int32]]:
+        """The keys of all parts in order, and the place of each when parts are lined up."""
+        if self._indexed is None:
+            keys = np.concatenate([part.keys for part in self.parts])
+            order = np.argsort(keys, kind="stable")  # a merge: the parts are sorted
+            self._indexed = keys[order], order.astype(np.int32)
+        return self._indexed
 
     def admit(self, keys: Codes, counts: Rows, hits: Rows, rows: pa.RecordBatch) -> None:
         """Add values that are not cached yet; `keys` sorted, `rows` in their order."""
@@ -96,6 +114,7 @@ class Cache:
         self.parts.sort(key=lambda part: part.nbytes, reverse=True)
         while len(self.parts) > _MOST_PARTS:
             self.parts[-2:] = [_merged(self.parts[-2], self.parts[-1])]
+        self._indexed = None
         self._held.resize(self.nbytes)
 
     def evict(self, keep: list[NDArray[np.bool_]]) -> None:
@@ -105,53 +124,61 @@ class Cache:
             for part, mask in zip(self.parts, keep, strict=True)
         ]
         self.parts = [part for part in parts if len(part.keys)]
+        self._indexed = None
         self._held.resize(self.nbytes)
 
     def consider(self, codes: Codes, low: Rows, high: Rows, table: StagedTable) -> None:
         """Values that missed, once for each row that did, and where their table rows are."""
-        keys, index, hits = np.unique(codes, return_index=True, return_counts=True)
-        low, counts = low[index], (high - low)[index]
+        room = min(self.limit - self.nbytes, self.limit // 4)
+        self._missed += len(codes)
+        if room < self.limit // 16 and self._missed < len(self) // _SELDOM:
+            return  # in a full cache little changes, and a sample of the misses will do
+        self._missed = 0
+        if (codes[1:] < codes[:-1]).any():
+            order = np.argsort(codes, kind="stable")
+            codes, low, high = codes[order], low[order], high[order]
+        index = firsts_of(codes)
+        hits = np.diff(index, append=len(codes))
+        keys, low, counts = codes[index], low[index], (high - low)[index]
         costs = counts * table.row_bytes + KEY_BYTES
         if self._seen > 8 * max(len(self), 1024):
             for part in self.parts:
                 part.hits //= 2
             self._seen = 0
         order = np.argsort(-hits / costs, kind="stable")
-        room = min(self.limit - self.nbytes, self.limit // 4)
         fits = order[: np.searchsorted(np.cumsum(costs[order]), room, side="right")]
         if len(fits) < len(order):
             better = self._replace(order[len(fits) :], hits, costs)
-            fits = np.sort(np.concatenate([fits, better]))
-        else:
-            fits = np.sort(fits)
+            fits = np.concatenate([fits, better])
+        fits = np.sort(fits)
         self._fetch(keys[fits], low[fits], counts[fits], hits[fits], table)
 
     def _replace(self, rest: Rows, hits: Rows, costs: NDArray[Any]) -> Rows:
-        """Which of the values that find no room are better than cached ones; evicts those."""
+        """Which of the values that find no room are better than cached ones; evicts those.
+
+        `rest` has the best first. The first of them take the room of the worst that are cached, and
+        so on, until that would be no gain.
+        """
         rest = rest[hits[rest] > 1]  # a value that came once may never come again
+        rest = rest[np.cumsum(costs[rest]) <= self.limit // 4]
         if not len(rest) or not self.parts:
             return _NONE
         row_bytes = self.nbytes / max(1, sum(int(p.starts[-1]) for p in self.parts))
-        cached = np.concatenate([p.hits for p in self.parts])
-        cached_costs = np.concatenate(
-            [np.diff(p.starts) * row_bytes + KEY_BYTES for p in self.parts]
-        )
-        scores = np.concatenate([_STICKINESS * cached / cached_costs, hits[rest] / costs[rest]])
-        sizes = np.concatenate([cached_costs, costs[rest]])
-        order = np.argsort(-scores, kind="stable")
-        kept = np.zeros(len(scores), dtype=np.bool_)
-        kept[order[: np.searchsorted(np.cumsum(sizes[order]), 0.97 * self.limit)]] = True
-        better = rest[kept[len(cached) :]]
-        better = better[np.cumsum(costs[better]) <= self.limit // 4]
-        if not len(better):
+        sizes = np.concatenate([np.diff(p.starts) * row_bytes + KEY_BYTES for p in self.parts])
+        scores = _STICKINESS * np.concatenate([p.hits for p in self.parts]) / sizes
+        worst = np.argsort(scores)
+        # of each value, the last one that has to go for it and for those before it
+        last = np.searchsorted(np.cumsum(sizes[worst]), np.cumsum(costs[rest]))
+        rest = rest[last < len(worst)]
+        last = last[: len(rest)]
+        gain = hits[rest] / costs[rest] > scores[worst[last]]
+        count = len(gain) if gain.all() else int(gain.argmin())
+        if not count:
             return _NONE
-        # let go of no more than comes in
-        worst = np.argsort(_STICKINESS * cached / cached_costs, kind="stable")
-        gone = worst[: np.searchsorted(np.cumsum(cached_costs[worst]), costs[better].sum()) + 1]
-        keep = np.ones(len(cached), dtype=np.bool_)
-        keep[gone] = False
+        keep = np.ones(len(scores), dtype=np.bool_)
+        keep[worst[: last[count - 1] + 1]] = False
         self.evict(np.split(keep, np.cumsum([len(p.keys) for p in self.parts])[:-1]))
-        return better
+        return rest[:count]
 
     def _fetch(self, keys: Codes, low: Rows, counts: Rows, hits: Rows, table: StagedTable) -> None:
         if not len(keys):
@@ -185,6 +212,7 @@ class Cache:
 
     def restore(self, meta: dict[str, Any], blocks: list[np.void], store: BlockStore) -> None:
         self._seen = meta["seen"]
+        self._indexed = None
         for count in meta["blocks"]:
             mine, blocks = blocks[:count], blocks[count:]
             keys = store.read(mine[0])
@@ -208,6 +236,13 @@ class Cache:
             assert (part.keys[1:] > part.keys[:-1]).all()
             assert len(part.starts) == len(part.keys) + 1 == len(part.hits) + 1
             assert part.starts[-1] == part.rows.num_rows
+
+
+def firsts_of(codes: Codes) -> Rows:
+    """Where each of some sorted codes first occurs."""
+    fresh = np.ones(len(codes), dtype=np.bool_)
+    np.not_equal(codes[1:], codes[:-1], out=fresh[1:])
+    return np.flatnonzero(fresh)
 
 
 def _starts(counts: Rows) -> Rows:

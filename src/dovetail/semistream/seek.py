@@ -28,7 +28,7 @@ from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run, merge_runs
 from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec
-from dovetail.semistream.cache import Cache
+from dovetail.semistream.cache import Cache, firsts_of
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 CACHE_SHARE = 3 / 8
@@ -118,30 +118,26 @@ class Seek(SemiStreamJoin):
     def _merge_waiting(self) -> None:
         """Make long runs of short ones: what a piece costs, it costs for every run.
 
-        A merge needs its result's size from working memory, which bounds how long runs get.
+        Working memory bounds their length: a merge holds its rows thrice, of which the window has
+        one.
         """
         limit = self.working_bytes // 4
-        small = [run.nbytes <= limit // 2 for run in self._waiting]
-        if sum(small) < 2:
+        short = [run.nbytes <= limit // 2 for run in self._waiting]
+        if sum(short) < 2:
             return
-        merged: list[Run] = []
-        settled: list[int] = []
-        group: list[Run] = []
+        waiting = list(zip(self._waiting, self._settled, strict=True))
+        merged = [pair for pair, is_short in zip(waiting, short, strict=True) if not is_short]
+        group: list[tuple[Run, int]] = []
         nbytes = 0
-        for run, start, is_small in zip(self._waiting, self._settled, small, strict=True):
-            if not is_small:
-                merged.append(run)
-                settled.append(start)
-                continue
-            if nbytes + run.nbytes > limit:
-                merged.append(merge_runs(group))
-                settled.append(0)
+        for pair in itertools.compress(waiting, short):
+            if nbytes + pair[0].nbytes > limit:
+                merged.append(_merged(group))
                 group, nbytes = [], 0
-            group.append(run.slice(start, len(run)) if start else run)
-            nbytes += run.nbytes
-        merged.append(merge_runs(group))
-        settled.append(0)
-        self._waiting, self._settled = merged, settled
+            group.append(pair)
+            nbytes += pair[0].nbytes
+        merged.append(_merged(group))
+        self._waiting = [run for run, _ in merged]
+        self._settled = [settled for _, settled in merged]
 
     def _piece(self, code: int, runs: list[tuple[Run, int]]) -> tuple[int, int]:
         """The pages to read next; an empty range if `code` alone would take more than a piece."""
@@ -153,15 +149,18 @@ class Seek(SemiStreamJoin):
         beyond = int(fences[last]) if last < len(fences) else None
         if beyond is not None and code >= beyond:
             return first, first
-        needed = np.zeros(min(last, len(fences)) - first + 1, dtype=np.int64)
+        last = min(last, len(fences))
+        # a page is needed for the codes from its own fence to the next one, that included
+        own, following = fences[first + 1 : last], fences[first + 1 : last + 1]
+        idle = np.ones(last - first, dtype=np.bool_)
         for run, start in runs:
             codes = run.codes[start:]
             if beyond is not None:
                 codes = codes[: np.searchsorted(codes, beyond)]
-            begins, ends = self.table.pages_of(codes, codes)
-            needed += np.bincount(begins - first, minlength=len(needed))
-            needed -= np.bincount(ends - first, minlength=len(needed))
-        idle = np.cumsum(needed)[:-1] == 0
+            begins, ends = np.zeros(len(idle), dtype=np.int64), np.full(len(idle), len(codes))
+            begins[1:] = np.searchsorted(codes, own, side="left")
+            ends[: len(following)] = np.searchsorted(codes, following, side="right")
+            idle &= begins == ends
         # the first gap that is worth skipping ends the piece
         wide = np.convolve(idle, np.ones(_GAP_PAGES + 1), "valid") > _GAP_PAGES
         gap = int(wide.argmax()) if len(wide) and wide.any() else len(idle)
@@ -182,12 +181,18 @@ class Seek(SemiStreamJoin):
         base = self.table.page_start(first)
 
         def spans(codes: Codes) -> tuple[Rows, Rows]:
-            low = np.searchsorted(stored, codes, side="left")
+            starts = firsts_of(codes)
+            sought = codes[starts]  # each once
+            low = np.searchsorted(stored, sought, side="left")
             high = low.copy()
             if len(stored):
-                found = np.flatnonzero(stored[np.minimum(low, len(stored) - 1)] == codes)
-                high[found] = np.searchsorted(stored, codes[found], side="right")
-            return base + low, base + high
+                found = np.flatnonzero(stored[np.minimum(low, len(stored) - 1)] == sought)
+                high[found] += 1
+                more = found[high[found] < len(stored)]
+                more = more[stored[high[more]] == sought[more]]
+                high[more] = np.searchsorted(stored, sought[more], side="right")
+            counts = np.diff(starts, append=len(codes))
+            return base + np.repeat(low, counts), base + np.repeat(high, counts)
 
         return spans
 
@@ -253,6 +258,13 @@ class Seek(SemiStreamJoin):
             assert 0 <= settled < len(run)
             assert (run.codes[1:] >= run.codes[:-1]).all()
         self.cache.check()
+
+
+def _merged(runs: list[tuple[Run, int]]) -> tuple[Run, int]:
+    """What is left of some runs as one."""
+    if len(runs) == 1:
+        return runs[0]
+    return merge_runs([run.slice(start, len(run)) for run, start in runs]), 0
 
 
 class SeekUncached(Seek):

@@ -78,6 +78,7 @@ class Ssbj(AMeshJoin):
         self._noted = Reservation(context.budget, "notes")
         self._chosen: tuple[Codes, Rows, Rows] | None = None  # values being switched: code, m, n
         self._buffer: list[tuple[Codes, pa.RecordBatch]] = []
+        self._evicted = 0  # the cycle of the last eviction
         self._buffered = Reservation(context.budget, "switching buffer")
         super().__init__(spec, context, table, snapshot, w=w, b=b)
 
@@ -127,19 +128,45 @@ class Ssbj(AMeshJoin):
         if self._chosen is not None:
             span = probe_run(stored, self._chosen[0], self._chosen[0])
             if span is not None:
-                for which, position in span.pairs(1 << 16):
+                keys = self._chosen[0]
+                for which, position in span.pairs(self._most_pairs()):
                     rows = self.table.take(base + position)
-                    self._buffer.append((self._chosen[0][which], rows))
+                    if not self._buffer_fits(rows):
+                        self._choose_below(int(keys[which[0]]))
+                        break
+                    self._buffer.append((keys[which], rows))
         return iter(())
+
+    def _buffer_fits(self, rows: pa.RecordBatch) -> bool:
+        """Whether there is room for these too; the reservation is for rows of the mean size."""
+        assert self._chosen is not None
+        size = KEY_BYTES * len(self._chosen[0]) + rows.nbytes
+        size += sum(buffered.nbytes for _, buffered in self._buffer)
+        if self.cache.nbytes + size > self.cache.limit:
+            return False
+        return self._buffered.try_grow(max(0, 2 * size - self._buffered.nbytes))
+
+    def _choose_below(self, code: int) -> None:
+        """Switch only the values below this one: they are collected already."""
+        assert self._chosen is not None
+        count = int(np.searchsorted(self._chosen[0], code))
+        keys, m, n = self._chosen
+        self._chosen = keys[:count], m[:count], n[:count]
+        ends = [int(np.searchsorted(codes, code)) for codes, _ in self._buffer]
+        self._buffer = [
+            (codes[:end], rows.slice(0, end))
+            for end, (codes, rows) in zip(ends, self._buffer, strict=True)
+        ]
 
     def _new_cycle(self) -> Iterator[pa.RecordBatch]:
         self.cycle += 1
+        if self.cycle // EVICTION_CYCLES > self._evicted // EVICTION_CYCLES:
+            self._evict()  # before values are switched, which have no hits yet
+            self._evicted = self.cycle
         if self.state == SWITCHING:
             self._choose()
         elif self.state == PHASE_OUT:
             self._switch()
-        if self.cycle % EVICTION_CYCLES == 0:
-            self._evict()
         return iter(())
 
     def _choose(self) -> None:
@@ -153,7 +180,7 @@ class Ssbj(AMeshJoin):
             favoured = n * self._stream_cost > self.switching_factor * costs
             favoured &= self._uncached(keys)
             keys, m, n, costs = keys[favoured], m[favoured], n[favoured], costs[favoured]
-            sizes = 2 * costs + KEY_BYTES  # twice: while the buffer moves into the cache
+            sizes = 2 * (costs + KEY_BYTES)  # twice: while the buffer moves into the cache
             order = np.argsort(-n / (sizes + 1), kind="stable")
             fits = np.sort(order[np.cumsum(sizes[order]) <= self._room()])
             if len(fits):
@@ -199,10 +226,31 @@ class Ssbj(AMeshJoin):
             part.hits[:] = 0
         self.cache.evict(keep)
 
+    # -- memory -----------------------------------------------------------------------------
+
+    def _can_make_room(self) -> bool:
+        more = self._chosen is not None or bool(self._notes) or bool(self.cache.parts)
+        return more or super()._can_make_room()
+
+    def _make_room(self) -> Iterator[pa.RecordBatch]:
+        """Rows that wait go first; what is only there to be fast gives way to input after that."""
+        if self.pending():
+            yield from super()._make_room()
+        elif self._chosen is not None or self._notes:
+            self._chosen, self._buffer, self._notes = None, [], []
+            self._buffered.resize(0)
+            self._noted.resize(0)
+        else:
+            hits = np.concatenate([part.hits for part in self.cache.parts])
+            keep = np.zeros(len(hits), dtype=np.bool_)
+            keep[np.argsort(hits, kind="stable")[-(-len(hits) // 2) :]] = True
+            sizes = [len(part.keys) for part in self.cache.parts]
+            self.cache.evict(np.split(keep, np.cumsum(sizes)[:-1]))
+
     # -- state ------------------------------------------------------------------------------
 
     def _more_meta(self) -> dict[str, Any]:
-        return {"cycle": self.cycle, "cache": self.cache.meta()}
+        return {"cycle": self.cycle, "evicted": self._evicted, "cache": self.cache.meta()}
 
     def _more_blocks(self) -> list[np.void]:
         return self.cache.persist(self.ctx.store)
@@ -211,6 +259,7 @@ class Ssbj(AMeshJoin):
         super()._restore(snapshot)
         cycle = int(snapshot.meta["cycle"])
         self.cycle = cycle + (INCREMENTING - cycle) % 3
+        self._evicted = int(snapshot.meta["evicted"])
         blocks = list(snapshot.blocks[len(snapshot.meta["packets"]) :])
         self.cache.restore(snapshot.meta["cache"], blocks, self.ctx.store)
 

@@ -100,6 +100,7 @@ class TableWriter:
             "rows": self._rows,
             "last_code": self._last,
             "page_rows": self._page_rows or 1,
+            "chunk_pages": CHUNK_PAGES,
             "row_bytes": self._row_bytes / max(1, self._rows),
             "page_checksums": self._page_checksums,
             "fences_checksum": zlib.crc32(fences.tobytes()),
@@ -168,6 +169,7 @@ class StagedTable:
         meta = _read_meta(directory)
         self.rows = int(meta["rows"])
         self.page_rows = int(meta["page_rows"])
+        self._chunk_rows = self.page_rows * int(meta["chunk_pages"])
         self.row_bytes = float(meta["row_bytes"])
         self._chunks = [Chunk(*entry) for entry in meta["chunks"]]
         self._page_checksums = np.array(meta["page_checksums"], dtype=np.uint32)
@@ -183,7 +185,8 @@ class StagedTable:
         #: the first code of each page, and behind them the last code of all
         self.fences: Codes = np.frombuffer(fences, dtype=np.int64)
         self._codes_fd = _open(directory / _CODES)
-        self._map = _map(directory / _ROWS)
+        self._map: mmap.mmap | None = _map(directory / _ROWS)
+        self._mapped = pa.py_buffer(self._map)
 
     @property
     def version(self) -> str:
@@ -260,7 +263,7 @@ class StagedTable:
                     schema=_nullable(schema),
                 )
             )
-        chunk_rows = self.page_rows * CHUNK_PAGES
+        chunk_rows = self._chunk_rows
         rest = positions[nulls:]
         numbers = rest // chunk_rows
         for start, stop in stretches(numbers):
@@ -282,22 +285,37 @@ class StagedTable:
     def close(self) -> None:
         os.close(self._codes_fd)
         self._touched.clear()
-        self._map = None
+        self._map = self._mapped = None
 
     def _chunk(self, number: int) -> pa.RecordBatch:
         chunk = self._chunks[number]
         if self._touched_bytes + chunk.length > self.release_bytes:
             self._release(0)
         assert self._map is not None
-        data = pa.py_buffer(self._map)[chunk.offset : chunk.offset + chunk.length]
+        data = self._mapped[chunk.offset : chunk.offset + chunk.length]
         if not self._chunk_seen[number]:
-            if zlib.crc32(data) != chunk.checksum:
-                raise _damaged(self.directory / _ROWS, chunk.offset)
+            self._verify(chunk, data)
             self._chunk_seen[number] = True
         self._touched.append(chunk)
         self._touched_bytes += chunk.length
         self.counters.blocks_read += 1
         return pa.ipc.read_record_batch(data, self.schema)
+
+    def _verify(self, chunk: Chunk, data: pa.Buffer) -> None:
+        """Check a chunk against its checksum; no more of it than a page stays resident."""
+        checksum = 0
+        for start in range(0, len(data), PAGE_BYTES):
+            stop = min(start + PAGE_BYTES, len(data))
+            checksum = zlib.crc32(data[start:stop], checksum)
+            self._give_back(chunk.offset + start, chunk.offset + stop)
+        if checksum != chunk.checksum:
+            raise _damaged(self.directory / _ROWS, chunk.offset)
+
+    def _give_back(self, begin: int, end: int) -> None:
+        """Let a part of the mapping be resident no longer."""
+        assert self._map is not None
+        begin -= begin % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, begin, min(end, len(self._map)) - begin)
 
     def _release(self, above: int) -> None:
         """Give mapped payload back, if more than this much of it may be resident."""
@@ -305,8 +323,7 @@ class StagedTable:
             return
         begin = min(chunk.offset for chunk in self._touched)
         end = max(chunk.offset + chunk.length for chunk in self._touched)
-        begin -= begin % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, begin, min(end, len(self._map)) - begin)
+        self._give_back(begin, end)
         self._touched.clear()
         self._touched_bytes = 0
 
@@ -397,7 +414,7 @@ def _open(path: Path) -> int:
         raise storage_problem(error, path, "read") from error
 
 
-def _map(path: Path) -> mmap.mmap | None:
+def _map(path: Path) -> mmap.mmap:
     descriptor = _open(path)
     try:
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)

@@ -10,13 +10,14 @@ rows with its own partition of the staged table.
 """
 
 import atexit
+import logging
 import shutil
 import tempfile
+import threading
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -25,24 +26,24 @@ from dovetail.errors import ArgumentError
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
+    arrow_schema,
     mark_partition,
     partition_of,
     union_layout,
     woken_partition,
 )
 from dovetail.spark.plan import (
-    arrow_schema,
     check_collations,
     clock_of,
     default_state,
 )
 from dovetail.spark.session import check_session
-from dovetail.spark.staging import ensure_staged
+from dovetail.spark.staging import Table, ensure_staged, read_table, restage
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.specs import EnrichOptions, EnrichSpec, enrich_spec
 
-Table = DataFrame | str | Path
+_log = logging.getLogger("dovetail")
 
 
 def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: str) -> DataFrame:
@@ -52,7 +53,9 @@ def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: s
     spec = resolve_enrich(stream, frame, options, name)
     if spec.state is None:
         spec = replace(spec, state=_scratch(session))
-    ensure_staged(frame, spec)
+    ensure_staged(frame, spec, None if isinstance(table, DataFrame) else str(table))
+    if spec.refresh_seconds is not None:
+        _refresh_regularly(session, table, spec)
     layout = union_layout(stream.schema, StructType())
     tagged = layout.tagged(_worth_sending(stream, spec), 0)
     if stream.isStreaming:
@@ -90,25 +93,30 @@ def resolve_enrich(
     return spec
 
 
-def read_table(session: SparkSession, table: str | Path) -> DataFrame:
-    """A table given by the path of Parquet files, or by its name in the catalogue."""
-    text = str(table)
-    path = Path(text)
-    try:
-        if path.is_dir() and (path / "_delta_log").is_dir():
-            raise ArgumentError(
-                f"table={text!r} is a Delta table: read it with spark.read.format('delta') and "
-                "hand over the DataFrame"
-            )
-        if path.exists() or "/" in text:
-            return session.read.parquet(text)
-        return session.table(text)
-    except AnalysisException as error:
-        reason = str(error).splitlines()[0]
+def _refresh_regularly(session: SparkSession, table: Table, spec: EnrichSpec) -> None:
+    """Look for changes of the table from time to time, for as long as the session lives."""
+    if isinstance(table, DataFrame):
         raise ArgumentError(
-            f"table={text!r} is neither the path of Parquet files nor the name of a table that "
-            f"this session knows: {reason}"
-        ) from error
+            "refresh= needs a table that can be read again: give its path or name in place of a "
+            "DataFrame, or call dovetail.refresh(state, table=...) when it has changed"
+        )
+    assert spec.state is not None
+    state, seconds = spec.state, spec.refresh_seconds
+
+    def look() -> None:
+        while not threading.Event().wait(seconds) and not _stopped(session):
+            try:
+                restage(state, None, session)
+            except Exception as error:  # noqa: BLE001  the stream goes on with what it has
+                if not _stopped(session):
+                    _log.warning("the table of %s was not refreshed: %s", state, error)
+
+    threading.Thread(target=look, name=f"refresh {state}", daemon=True).start()
+
+
+def _stopped(session: SparkSession) -> bool:
+    jsc = session.sparkContext._jsc  # no public call tells
+    return jsc is None or bool(jsc.sc().isStopped())
 
 
 def _worth_sending(stream: DataFrame, spec: EnrichSpec) -> DataFrame:

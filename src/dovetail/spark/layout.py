@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DoubleType, FloatType, IntegerType, StructType
 
+from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES
 
 TAG = "__dovetail_tag"
@@ -80,6 +83,16 @@ class UnionLayout:
                     schema=schemas[side],
                 ),
             )
+
+
+def arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
+    try:
+        return to_arrow_schema(frame.schema, timezone="UTC")
+    except PySparkException as error:
+        raise ArgumentError(
+            f"the {side} input has a column that cannot go through Arrow: {error}. Leave it out "
+            "with select(), or cast it."
+        ) from error
 
 
 def union_layout(left: StructType, right: StructType) -> UnionLayout:

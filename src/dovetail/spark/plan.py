@@ -11,11 +11,8 @@ the static one cannot be united with it: that is a job for `enrich`, and the err
 from dataclasses import replace
 from functools import reduce
 
-import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from dovetail.errors import ArgumentError, KeyTypeError
@@ -24,6 +21,7 @@ from dovetail.spark.clock import NAME, Clock
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
+    arrow_schema,
     mark_partition,
     partition_of,
     union_layout,
@@ -97,16 +95,6 @@ def default_state(session: SparkSession, name: str) -> str:
         )
     separator = "" if checkpoints.endswith("/") else "/"
     return f"{checkpoints}{separator}dovetail/{name}"
-
-
-def arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
-    try:
-        return to_arrow_schema(frame.schema, timezone="UTC")
-    except PySparkException as error:
-        raise ArgumentError(
-            f"the {side} input has a column that cannot go through Arrow: {error}. Leave it out "
-            "with select(), or cast it."
-        ) from error
 
 
 def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:

@@ -13,6 +13,10 @@ staging was interrupted, and is staged again.
 A table may change while it is read. Spark reads the files that it listed at the start, so if names,
 sizes or times of these differ afterwards the staged rows are of no one version: staging starts
 over, and gives up after a few times.
+
+A refresh stages a new version and makes it the one in use. A step that finds its operator on an
+older one lets that finish the rows it holds and goes on with the new one, so a row is joined with
+one version. Versions that no partition needs are deleted.
 """
 
 import contextlib
@@ -21,22 +25,33 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from dovetail.errors import StateMismatchError, StorageError, TableChangedError
+from dovetail.errors import (
+    ArgumentError,
+    StateError,
+    StateMismatchError,
+    StateMissingError,
+    StorageError,
+    TableChangedError,
+)
 from dovetail.kernel.blocks import storage_problem
-from dovetail.semistream.base import TABLE, SemiStreamSpec
+from dovetail.kernel.keys import KeyCodec
 from dovetail.semistream.table import PAGE_BYTES, TableWriter
-from dovetail.spark.layout import partition_of
-from dovetail.specs import CURRENT, TABLES, EnrichSpec
+from dovetail.spark.layout import arrow_schema, partition_of
+from dovetail.spark.state import PartitionState
+from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version, state_path
 
 STAGED = "staged.json"
 _CODE, _PART = "__dovetail_code", "__dovetail_partition"
@@ -44,25 +59,57 @@ _ATTEMPTS = 3
 _LEAST_PAGE_BYTES = 4 << 10
 
 Batches = Iterator[pa.RecordBatch]
+Table = DataFrame | str | Path
 
 
-def ensure_staged(table: DataFrame, spec: EnrichSpec) -> str:
+@dataclass(frozen=True)
+class Shape:
+    """What a staged table looks like, whatever rows are in it."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    partitions: int
+    page_bytes: int
+
+    @property
+    def codec(self) -> KeyCodec:
+        return KeyCodec(tuple(self.schema.field(key).type for key in self.keys))
+
+    @property
+    def key_columns(self) -> list[int]:
+        return [self.schema.get_field_index(key) for key in self.keys]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "partitions": self.partitions,
+            "columns": {field.name: str(field.type) for field in self.schema},
+            "keys": list(self.keys),
+        }
+
+
+def shape_of(spec: EnrichSpec) -> Shape:
+    share = spec.partition_bytes
+    # several pages, with what goes with them, have to fit a partition's memory
+    page = PAGE_BYTES if share is None else max(_LEAST_PAGE_BYTES, min(PAGE_BYTES, share // 64))
+    table = spec.semistream
+    return Shape(table.table, table.table_keys, spec.partitions, page)
+
+
+def ensure_staged(table: DataFrame, spec: EnrichSpec, source: str | None) -> str:
     """The version in use; stages the table if the state directory has none yet."""
     assert spec.state is not None
-    root = spec.state / TABLES
-    current = root / CURRENT
-    if current.exists():
-        version = current.read_text().strip()
-        if (root / version / STAGED).exists():
-            _check_staged(root / version, spec)
+    shape = shape_of(spec)
+    if (spec.state / TABLES / CURRENT).exists():
+        version = staged_version(spec.state)
+        if (spec.state / TABLES / version / STAGED).exists():
+            _check_staged(spec.state / TABLES / version, shape)
             return version
-    return stage(table, spec)
+    return stage(table, shape, spec.state, source)
 
 
-def stage(table: DataFrame, spec: EnrichSpec) -> str:
+def stage(table: DataFrame, shape: Shape, state: Path, source: str | None) -> str:
     """Stage the table as it is now as a new version, and make that the one in use."""
-    assert spec.state is not None
-    root = spec.state / TABLES
+    root = state / TABLES
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -70,15 +117,72 @@ def stage(table: DataFrame, spec: EnrichSpec) -> str:
     version = _next_version(root)
     for _ in range(_ATTEMPTS):
         before = fingerprint(table)
-        rows = _run(table, spec, root / version)
+        rows = _run(table, shape, root / version)
         if fingerprint(table) == before:
-            _seal(root, version, {"rows": rows, "fingerprint": before, **_shape(spec)})
+            facts = {
+                "rows": rows,
+                "source": source,
+                "page_bytes": shape.page_bytes,
+                "fingerprint": before,
+                **shape.facts(),
+            }
+            _seal(root, version, facts)
             return version
         shutil.rmtree(root / version, ignore_errors=True)
     raise TableChangedError(
         f"the table's files changed while it was being staged, {_ATTEMPTS} times in a row; nothing "
         "was staged. Stage it while nobody writes to it, or read it from a fixed snapshot."
     )
+
+
+def restage(state: str | Path, table: Table | None, session: SparkSession) -> str:
+    """Stage a changed table again; returns the version in use, the same if nothing changed."""
+    root = state_path(state)
+    version = staged_version(root)
+    facts = _facts(root / TABLES / version)
+    if isinstance(table, DataFrame):
+        source, frame = None, table
+    else:
+        source = table or facts["source"]
+        if source is None:
+            raise ArgumentError(
+                f"the table staged in {root} was given as a DataFrame, so it cannot be read again: "
+                "hand the new one over, dovetail.refresh(state, table=...)"
+            )
+        frame = read_table(session, source)
+    _same_columns(frame, facts, root)
+    fields = arrow_schema("table", frame)
+    schema = pa.schema([fields.field(name) for name in facts["columns"]])
+    shape = Shape(schema, tuple(facts["keys"]), facts["partitions"], facts["page_bytes"])
+    _check_staged(root / TABLES / version, shape)
+    files = fingerprint(frame)
+    if files is not None and files == facts["fingerprint"]:
+        return version
+    staged = stage(frame, shape, root, None if source is None else str(source))
+    _delete_unused(root, {version, staged}, shape.partitions)
+    return staged
+
+
+def read_table(session: SparkSession, table: str | Path) -> DataFrame:
+    """A table given by the path of Parquet files, or by its name in the catalogue."""
+    text = str(table)
+    path = Path(text)
+    if path.is_dir() and (path / "_delta_log").is_dir():
+        raise ArgumentError(
+            f"table={text!r} is a Delta table: read it with spark.read.format('delta') and hand "
+            "over the DataFrame"
+        )
+    try:
+        if path.exists() or "/" in text:
+            return session.read.parquet(text)
+        session.catalog.refreshTable(text)
+        return session.table(text)
+    except AnalysisException as error:
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(
+            f"table={text!r} is neither the path of Parquet files nor the name of a table that "
+            f"this session knows: {reason}"
+        ) from error
 
 
 def fingerprint(table: DataFrame) -> list[list[str | int]] | None:
@@ -95,30 +199,27 @@ def fingerprint(table: DataFrame) -> list[list[str | int]] | None:
     return files or None
 
 
-def _run(table: DataFrame, spec: EnrichSpec, directory: Path) -> int:
+def _run(table: DataFrame, shape: Shape, directory: Path) -> int:
     """The staging job; returns how many rows it wrote."""
     shutil.rmtree(directory, ignore_errors=True)
-    semistream = spec.semistream
-    keys = semistream.table_keys
     # plain names on the way, whatever the table calls its columns
     needed = table.select(
-        [table[f"`{name}`"].alias(f"c{n}") for n, name in enumerate(semistream.table.names)]
+        [table[f"`{name}`"].alias(f"c{n}") for n, name in enumerate(shape.schema.names)]
     )
-    names = [f"c{semistream.table.get_field_index(key)}" for key in keys]
+    names = [f"c{index}" for index in shape.key_columns]
     present = reduce(lambda a, b: a & b, (needed[name].isNotNull() for name in names))
     types = [needed.schema[name].dataType for name in names]
-    target = partition_of([needed[name] for name in names], types, spec.partitions)
+    target = partition_of([needed[name] for name in names], types, shape.partitions)
     tagged = needed.where(present).select("*", target.alias(_PART))
     with_code = StructType([*tagged.schema.fields, StructField(_CODE, LongType(), nullable=False)])
-    coded = tagged.mapInArrow(_add_codes(semistream), with_code)
-    placed = coded.repartitionById(spec.partitions, F.col(_PART)).sortWithinPartitions(_CODE)
+    coded = tagged.mapInArrow(_add_codes(shape), with_code)
+    placed = coded.repartitionById(shape.partitions, F.col(_PART)).sortWithinPartitions(_CODE)
     try:
         directory.mkdir(parents=True)
-        write = _write(semistream, directory, page_bytes(spec))
-        counts = placed.mapInArrow(write, "rows long").collect()
-        for number in range(spec.partitions):
+        counts = placed.mapInArrow(_write(shape, directory), "rows long").collect()
+        for number in range(shape.partitions):
             if not (directory / f"p{number:05d}").exists():
-                TableWriter(directory / f"p{number:05d}", semistream.table).finish()
+                TableWriter(directory / f"p{number:05d}", shape.schema).finish()
     except OSError as error:
         raise storage_problem(error, directory, "write to") from error
     for left_over in directory.glob("attempt-*"):
@@ -126,10 +227,11 @@ def _run(table: DataFrame, spec: EnrichSpec, directory: Path) -> int:
     return sum(int(row["rows"]) for row in counts)
 
 
-def _add_codes(spec: SemiStreamSpec) -> Callable[[Batches], Batches]:
+def _add_codes(shape: Shape) -> Callable[[Batches], Batches]:
     def add(batches: Batches) -> Batches:
         for batch in batches:
-            codes, _ = spec.encode(TABLE, _staged_columns(batch, spec))
+            rows = _staged_columns(batch, shape)
+            codes, _ = shape.codec.encode([rows.column(index) for index in shape.key_columns])
             fields = [*batch.schema, pa.field(_CODE, pa.int64(), nullable=False)]
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, pa.array(codes)], schema=pa.schema(fields)
@@ -138,13 +240,7 @@ def _add_codes(spec: SemiStreamSpec) -> Callable[[Batches], Batches]:
     return add
 
 
-def page_bytes(spec: EnrichSpec) -> int:
-    """Pages small enough that several, with what goes with them, fit a partition's memory."""
-    share = spec.partition_bytes
-    return PAGE_BYTES if share is None else max(_LEAST_PAGE_BYTES, min(PAGE_BYTES, share // 64))
-
-
-def _write(spec: SemiStreamSpec, directory: Path, page_bytes: int) -> Callable[[Batches], Batches]:
+def _write(shape: Shape, directory: Path) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
         mine = directory / f"attempt-{uuid.uuid4().hex}"
         writer: TableWriter | None = None
@@ -154,8 +250,8 @@ def _write(spec: SemiStreamSpec, directory: Path, page_bytes: int) -> Callable[[
                 continue
             if writer is None:
                 number = int(batch.column(_PART)[0].as_py())
-                writer = TableWriter(mine, spec.table, page_bytes)
-            writer.append(np.asarray(batch.column(_CODE)), _staged_columns(batch, spec))
+                writer = TableWriter(mine, shape.schema, shape.page_bytes)
+            writer.append(np.asarray(batch.column(_CODE)), _staged_columns(batch, shape))
             rows += batch.num_rows
         if writer is not None:
             writer.finish()
@@ -168,12 +264,12 @@ def _write(spec: SemiStreamSpec, directory: Path, page_bytes: int) -> Callable[[
     return write
 
 
-def _staged_columns(batch: pa.RecordBatch, spec: SemiStreamSpec) -> pa.RecordBatch:
+def _staged_columns(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
     columns = []
-    for index, field in enumerate(spec.table):
+    for index, field in enumerate(shape.schema):
         column = batch.column(index)
         columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=spec.table)
+    return pa.RecordBatch.from_arrays(columns, schema=shape.schema)
 
 
 def _next_version(root: Path) -> str:
@@ -182,7 +278,7 @@ def _next_version(root: Path) -> str:
     return f"v{max(whole, default=0) + 1:06d}"
 
 
-def _seal(root: Path, version: str, facts: dict[str, object]) -> None:
+def _seal(root: Path, version: str, facts: dict[str, Any]) -> None:
     try:
         _replace(root / version / STAGED, json.dumps(facts))
         _replace(root / CURRENT, version)
@@ -199,21 +295,47 @@ def _replace(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _shape(spec: EnrichSpec) -> dict[str, object]:
-    table = spec.semistream.table
-    return {
-        "partitions": spec.partitions,
-        "columns": {field.name: str(field.type) for field in table},
-        "keys": list(spec.semistream.table_keys),
-    }
+def _facts(directory: Path) -> dict[str, Any]:
+    """What was staged."""
+    try:
+        facts: dict[str, Any] = json.loads((directory / STAGED).read_text())
+        return facts
+    except (OSError, ValueError):
+        raise StateMissingError(
+            f"{directory / STAGED} is gone or damaged: it says what was staged. Restore it from a "
+            "backup, or start over with a new state directory and a new checkpoint."
+        ) from None
 
 
-def _check_staged(directory: Path, spec: EnrichSpec) -> None:
-    facts = json.loads((directory / STAGED).read_text())
-    for name, value in _shape(spec).items():
+def _check_staged(directory: Path, shape: Shape) -> None:
+    facts = _facts(directory)
+    for name, value in shape.facts().items():
         if facts.get(name) != value:
             raise StateMismatchError(
                 f"the table staged in {directory} has {name}={facts.get(name)!r}, but now "
                 f"{name}={value!r} is asked for. Go back to the old setting, or start over with a "
                 "new state directory and a new checkpoint."
             )
+
+
+def _same_columns(table: DataFrame, facts: dict[str, Any], state: Path) -> None:
+    missing = [name for name in facts["columns"] if name not in table.columns]
+    if missing:
+        raise StateMismatchError(
+            f"the new table lacks {', '.join(map(repr, missing))}, which the one staged in {state} "
+            "has. Add the columns, or start over with a new state directory and a new checkpoint."
+        )
+
+
+def _delete_unused(state: Path, keep: set[str], partitions: int) -> None:
+    """Delete the versions that no committed state refers to."""
+    for number in range(partitions):
+        part = PartitionState(state, number)
+        for version in part.versions():
+            with contextlib.suppress(FileNotFoundError, StateError):
+                manifest = part.committed(version)
+                if manifest is not None:
+                    keep = keep | {manifest.snapshot.meta["table"]}
+    for path in (state / TABLES).glob("v*"):
+        if path.name not in keep:
+            shutil.rmtree(path, ignore_errors=True)

@@ -131,12 +131,10 @@ def test_n_when_rows_come_in_several_packets_of_a_cycle_then_is_their_sum(
 ) -> None:
     """One row of part 30 in each of three packets is no different from three in one."""
     bench = open_ssbj(make_bench, b=1)
-    while ssbj(bench).cycle == INCREMENTING:  # they leave in the cycles that follow
-        bench.feed([CARRIER])
     while ssbj(bench).state != PHASE_OUT:
         bench.feed([CARRIER])
-    for keys in ([30], [30], [30]):
-        bench.feed(keys)
+    for keys in ([CARRIER], [30], [30], [CARRIER], [30]):
+        bench.feed(keys)  # from the second page on, so they leave in the next cycle
     while ssbj(bench).state != SWITCHING:
         bench.feed([CARRIER])
     chosen = ssbj(bench)._chosen
@@ -385,17 +383,56 @@ def test_hit_rate_when_the_stream_is_zipf_then_rises(
 def test_cache_when_its_limit_is_reached_then_takes_the_best_and_stays_below(
     make_bench: MakeBench,
 ) -> None:
-    """More values are favoured than fit: those with the most rows a byte are switched."""
-    table = np.repeat(np.arange(12_000), 2).tolist()
-    bench = make_bench("ssbj", table, page_rows=200, budget_bytes=400_000)
+    """Key k comes k // 20 + 1 times, and has a table row if it is even."""
+    table = [CARRIER] * 200 + list(range(2, 200, 2))
+    bench = open_ssbj(make_bench, table, row_bytes=17.0, budget_bytes=4_000_000)
+    operator = ssbj(bench)
+    operator.cache.limit = 3_000
+    rows = [key for key in range(1, 200) for _ in range(key // 20 + 1)]
+    for _ in range(5):
+        cycle(bench, rows)
+        assert operator.cache.nbytes <= operator.cache.limit
+    assert operator.cache.nbytes > 0.8 * operator.cache.limit
+    assert min(cached(bench)) > 60
+    assert set(range(181, 200)) <= set(cached(bench))
+    bench.assert_exactly_once()
+
+
+def test_input_when_the_cache_leaves_no_room_for_it_then_the_cache_gives_way(
+    make_bench: MakeBench,
+) -> None:
+    """What fits while the cache is empty has to fit later: the cache is only there to be fast."""
+    keys = 4_000
+    bench = make_bench(
+        "ssbj", list(range(keys)), page_rows=100, budget_bytes=400_000, options={"b": 1}
+    )
+    operator = ssbj(bench)
+    large = list(range(14_000))  # 224 kB, and 100 kB are working memory
+    bench.feed(large)
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        bench.feed(rng.integers(0, keys, 1_000).tolist())
+    assert operator.cache.nbytes > 76_000
+    hot = {key for key in range(keys) if key in cached(bench)}
+    bench.feed(large)
+    assert 0 < operator.cache.nbytes < 76_000
+    assert set(cached(bench)) < hot
+    bench.assert_exactly_once()
+
+
+def test_values_when_their_rows_are_wider_than_the_mean_then_those_that_fit_are_switched(
+    make_bench: MakeBench,
+) -> None:
+    """The size of a value's rows is known only when they have been read."""
+    table = [CARRIER] * 400 + list(range(1, 2_001))
+    bench = make_bench("ssbj", table, page_rows=100, budget_bytes=400_000)
     operator = ssbj(bench)
     operator.tune(w=100_000, b=100_000)
-    rng = np.random.default_rng(1)
-    for _ in range(25):
-        rows = np.concatenate([np.repeat(np.arange(500), 3), rng.integers(0, 12_000, 2_000)])
-        bench.feed(rng.permutation(rows).tolist())
-        assert operator.cache.nbytes <= operator.cache.limit
-    assert len(operator.cache) > 500
-    share = np.mean([key in cached(bench) for key in range(500)])
-    assert share > 0.9
+    operator.table.row_bytes = 0.5  # as if most of the table were narrow
+    operator.cache.limit = 20_000
+    for _ in range(30):
+        bench.feed([key for key in range(1, 2_001) for _ in range(2)])
+        assert operator.cache.nbytes <= 20_000
+    assert operator.cache.nbytes > 10_000
+    assert all(key == CARRIER or count == 1 for key, count in cached(bench).items())
     bench.assert_exactly_once()

@@ -20,6 +20,7 @@ MODULES = (
     "dovetail.bench.cost_growth",
     "dovetail.bench.mesh_shedding",
     "dovetail.bench.enrich_kernel",
+    "dovetail.bench.spark_enrich",
 )
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1

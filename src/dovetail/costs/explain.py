@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
@@ -75,14 +76,14 @@ def explain_join(plan: PlannedJoin) -> Explanation:
     widths = [row_width(*pair) for pair in zip(plan.spec.schemas, samples, strict=True)]
     sections = [
         ("join", _inputs(plan, widths)),
-        ("keys", _keys(plan.spec)),
+        ("keys", keys_of(plan.spec.codec)),
         ("algorithm", _algorithm(plan)),
         ("partitions", _partitions(plan)),
         ("memory", _memory(plan, widths)),
         ("when memory is full", _spilling(plan)),
         ("when the inputs end or fall silent", _ending(plan)),
         ("state", _state(plan)),
-        ("output", [_columns(plan.spec.layout.schema)]),
+        ("output", [columns_of(plan.spec.layout.schema)]),
     ]
     return Explanation(tuple((title, tuple(lines)) for title, lines in sections))
 
@@ -131,18 +132,20 @@ def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
     kind = "two streams" if plan.streaming else "two batch inputs"
     lines = [f"{kind}, inner, where {matches}"]
     for side, schema, width in zip(SIDE_NAMES, spec.schemas, widths, strict=True):
-        lines.append(f"{side}: {_columns(schema)}")
+        lines.append(f"{side}: {columns_of(schema)}")
         lines.append(f"  about {width.nbytes:.0f} bytes a row, {width.source}")
     return lines
 
 
-def _columns(schema: pa.Schema) -> str:
+def columns_of(schema: pa.Schema) -> str:
+    """Names and types in one line."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _keys(spec: TwoWaySpec) -> list[str]:
-    types = ", ".join(str(type_) for type_ in spec.codec.types)
-    if spec.codec.exact:
+def keys_of(codec: KeyCodec) -> list[str]:
+    """How keys are compared."""
+    types = ", ".join(str(type_) for type_ in codec.types)
+    if codec.exact:
         return [
             f"{types}: coded in 64 bits, ordered and exact",
             "equal codes are equal keys, so that no candidate pair has to be verified",

@@ -137,6 +137,7 @@ class SsbjModel:
     stream: Stream
     switching: float | None = None  #: None: the balanced one; 1 is the paper's
     key_bytes: int = 8  #: of a cached value that matches nothing
+    cached_row_bytes: float | None = None  #: of a table row in the cache; None: as in the pages
 
     def __post_init__(self) -> None:
         if self.switching is not None and not (0 < self.switching < math.inf):
@@ -224,7 +225,8 @@ class SsbjModel:
     @property
     def _entry_bytes(self) -> Floats:
         matches = self.stream.matches
-        return np.where(matches > 0, matches * self.workload.table_row_bytes, self.key_bytes)
+        row_bytes = self.cached_row_bytes or self.workload.table_row_bytes
+        return np.where(matches > 0, matches * row_bytes, self.key_bytes)
 
     @cached_property
     def _ladder(self) -> _Ladder:

@@ -140,7 +140,7 @@ class SemiStreamJoin(ABC):
         if total is not None and total < least + table.nbytes:
             raise MemoryBudgetError(
                 f"a partition's share of the budget is {format_bytes(total)}, but this table's "
-                f"pages and their index need at least {format_bytes(least + table.nbytes)} a "
+                f"pages and their index need at least {_rounded_up(least + table.nbytes)} a "
                 "partition: raise memory= or lower partitions="
             )
         self.working_bytes = (
@@ -411,9 +411,15 @@ class SemiStreamJoin(ABC):
             f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
             f"is {format_bytes(budget.total_bytes or 0)}, of which "
             f"{format_bytes(self.working_bytes)} are working memory. A share of "
-            f"{format_bytes(int(least))} would do. Raise memory=, lower partitions=, or make the "
-            "input batches smaller (spark.sql.execution.arrow.maxRecordsPerBatch)."
+            f"{_rounded_up(int(least) + 1)} would do. Raise memory=, lower partitions=, or "
+            "make the input batches smaller (spark.sql.execution.arrow.maxRecordsPerBatch)."
         )
+
+
+def _rounded_up(nbytes: int) -> str:
+    """A size as people read it that is no less: who asks for just that much has to get by."""
+    step = max(1, 1000 ** min(4, (len(str(nbytes)) - 1) // 3) // 10)
+    return format_bytes(-(-nbytes // step) * step)
 
 
 def in_stream_order(run: Run) -> Rows:

@@ -28,6 +28,7 @@ TABLE, KEYS = 1, 2  #: the block store's second and third schema
 KEYS_SCHEMA = pa.schema([])
 _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
+_FILL = 0.97  # of the limit: what a value takes up is only known on average
 _SELDOM = 2  # a full cache learns after this share of its values has missed: a half
 _NONE: Rows = np.zeros(0, dtype=np.int64)
 
@@ -85,7 +86,8 @@ class Cache:
         keys, places = self._index()
         at = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
         hit = np.flatnonzero(keys[at] == sought)
-        place, begins, times = places[at[hit]], firsts[hit], np.diff(firsts, append=len(codes))[hit]
+        place, begins = places[at[hit]].astype(np.int64), firsts[hit]
+        times = np.diff(firsts, append=len(codes))[hit]
         self.found += int(times.sum())
         base = 0
         for part in self.parts:
@@ -97,6 +99,15 @@ class Cache:
                 low, high = part.starts[at], part.starts[at + 1]
                 yield part, chosen, np.repeat(low, count), np.repeat(high, count)
             base += len(part.keys)
+
+    def _holds(self, keys: Codes) -> NDArray[np.bool_]:
+        """Which of these values are cached."""
+        if not self.parts:
+            return np.zeros(len(keys), dtype=np.bool_)
+        cached, _ = self._index()
+        return np.asarray(
+            cached[np.minimum(np.searchsorted(cached, keys), len(cached) - 1)] == keys
+        )
 
     def _index(self) -> tuple[Codes, NDArray[np.int32]]:
         """The keys of all parts in order, and the place of each when parts are lined up."""
@@ -129,7 +140,8 @@ class Cache:
 
     def consider(self, codes: Codes, low: Rows, high: Rows, table: StagedTable) -> None:
         """Values that missed, once for each row that did, and where their table rows are."""
-        room = min(self.limit - self.nbytes, self.limit // 4)
+        most = int(_FILL * self.limit)
+        room = min(most - self.nbytes, self.limit // 4)
         self._missed += len(codes)
         if room < self.limit // 16 and self._missed < len(self) // _SELDOM:
             return  # in a full cache little changes, and a sample of the misses will do
@@ -139,6 +151,8 @@ class Cache:
             codes, low, high = codes[order], low[order], high[order]
         index = firsts_of(codes)
         hits = np.diff(index, append=len(codes))
+        fresh = ~self._holds(codes[index])  # rows may have missed before others were learned from
+        index, hits = index[fresh], hits[fresh]
         keys, low, counts = codes[index], low[index], (high - low)[index]
         costs = counts * table.row_bytes + KEY_BYTES
         if self._seen > 8 * max(len(self), 1024):
@@ -148,27 +162,30 @@ class Cache:
         order = np.argsort(-hits / costs, kind="stable")
         fits = order[: np.searchsorted(np.cumsum(costs[order]), room, side="right")]
         if len(fits) < len(order):
-            better = self._replace(order[len(fits) :], hits, costs)
+            excess = self.nbytes + int(costs[fits].sum()) - most
+            better = self._replace(order[len(fits) :], hits, costs, excess)
             fits = np.concatenate([fits, better])
         fits = np.sort(fits)
         self._fetch(keys[fits], low[fits], counts[fits], hits[fits], table)
 
-    def _replace(self, rest: Rows, hits: Rows, costs: NDArray[Any]) -> Rows:
+    def _replace(self, rest: Rows, hits: Rows, costs: NDArray[Any], excess: int) -> Rows:
         """Which of the values that find no room are better than cached ones; evicts those.
 
         `rest` has the best first. The first of them take the room of the worst that are cached, and
-        so on, until that would be no gain.
+        so on, until that would be no gain. `excess` is what has to go anyway, or if negative, the
+        room that is left.
         """
         rest = rest[hits[rest] > 1]  # a value that came once may never come again
         rest = rest[np.cumsum(costs[rest]) <= self.limit // 4]
         if not len(rest) or not self.parts:
             return _NONE
-        row_bytes = self.nbytes / max(1, sum(int(p.starts[-1]) for p in self.parts))
+        rows = max(1, sum(int(p.starts[-1]) for p in self.parts))
+        row_bytes = (self.nbytes - KEY_BYTES * len(self)) / rows
         sizes = np.concatenate([np.diff(p.starts) * row_bytes + KEY_BYTES for p in self.parts])
         scores = _STICKINESS * np.concatenate([p.hits for p in self.parts]) / sizes
         worst = np.argsort(scores)
         # of each value, the last one that has to go for it and for those before it
-        last = np.searchsorted(np.cumsum(sizes[worst]), np.cumsum(costs[rest]))
+        last = np.searchsorted(np.cumsum(sizes[worst]), excess + np.cumsum(costs[rest]))
         rest = rest[last < len(worst)]
         last = last[: len(rest)]
         gain = hits[rest] / costs[rest] > scores[worst[last]]

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.blocks import BLOCK
+from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run
@@ -68,10 +69,13 @@ class IndexNestedLoops(SemiStreamJoin):
         chosen, rest = np.flatnonzero(single), np.flatnonzero(~single)
         for start, end in stretches(first[chosen]):
             rows = chosen[start:end]
-            page = self._page(int(first[rows[0]]))
-            begin = np.searchsorted(page.codes, run.codes[rows], side="left")
-            finish = np.searchsorted(page.codes, run.codes[rows], side="right")
-            yield from self._settle(run.rows, rows, begin, finish, page)
+            number = int(first[rows[0]])
+            page = self._page(number)
+            codes = self._codes(number)
+            base = self.table.page_start(number) if page is None else 0
+            begin = base + np.searchsorted(codes, run.codes[rows], side="left")
+            finish = base + np.searchsorted(codes, run.codes[rows], side="right")
+            yield from self._settle(run.rows, rows, begin, finish, page or self.table)
         low, high = self._spans(run, rest, first, stop)
         yield from self._settle(run.rows, rest, low, high, self.table)
 
@@ -83,23 +87,35 @@ class IndexNestedLoops(SemiStreamJoin):
         for start, end in stretches(first[rows] * (self.table.pages + 1) + stop[rows]):
             head, tail = int(first[rows[start]]), int(stop[rows[start]]) - 1
             codes = run.codes[rows[start:end]]
-            begin = np.searchsorted(self._page(head).codes, codes, side="left")
-            finish = np.searchsorted(self._page(tail).codes, codes, side="right")
+            begin = np.searchsorted(self._codes(head), codes, side="left")
+            finish = np.searchsorted(self._codes(tail), codes, side="right")
             low[start:end] = begin + self.table.page_start(head)
             high[start:end] = finish + self.table.page_start(tail)
         return low, np.maximum(low, high)
 
-    def _page(self, number: int) -> Page:
+    def _codes(self, number: int) -> Codes:
+        page = self._page(number)
+        return self.table.codes(number, number + 1) if page is None else page.codes
+
+    def _page(self, number: int) -> Page | None:
+        """A page of the pool, read if it is not there yet; None if there is no room for it."""
         if number in self._pool:
             self._pool.move_to_end(number)
             return self._pool[number]
-        page = self.table.page(number)
+        expected = int(self.table.page_rows * (self.table.row_bytes + CODE_BYTES))
         limit = self.ctx.budget.total_bytes
         most = _UNBOUNDED_POOL_BYTES if limit is None else limit // 2
-        while self._pool and self._pooled.nbytes + page.nbytes > most:
+        if expected > most:
+            return None
+        while self._pooled.nbytes + expected > most or not self._pooled.try_grow(expected):
+            if not self._pool:
+                return None
             self._forget_oldest()
-        if self._pooled.nbytes + page.nbytes <= most and self._pooled.try_grow(page.nbytes):
-            self._pool[number] = page
+        page = self.table.page(number)
+        self._pooled.shrink(expected)
+        if not self._pooled.try_grow(page.nbytes):  # its rows are wider than most
+            return None
+        self._pool[number] = page
         return page
 
     def _forget_oldest(self) -> None:

@@ -78,6 +78,7 @@ class Ssbj(AMeshJoin):
         self._noted = Reservation(context.budget, "notes")
         self._chosen: tuple[Codes, Rows, Rows] | None = None  # values being switched: code, m, n
         self._buffer: list[tuple[Codes, pa.RecordBatch]] = []
+        self._buffer_bytes = 0  # of the rows in it
         self._evicted = 0  # the cycle of the last eviction
         self._buffered = Reservation(context.budget, "switching buffer")
         super().__init__(spec, context, table, snapshot, w=w, b=b)
@@ -135,13 +136,13 @@ class Ssbj(AMeshJoin):
                         self._choose_below(int(keys[which[0]]))
                         break
                     self._buffer.append((keys[which], rows))
+                    self._buffer_bytes += rows.nbytes
         return iter(())
 
     def _buffer_fits(self, rows: pa.RecordBatch) -> bool:
         """Whether there is room for these too; the reservation is for rows of the mean size."""
         assert self._chosen is not None
-        size = KEY_BYTES * len(self._chosen[0]) + rows.nbytes
-        size += sum(buffered.nbytes for _, buffered in self._buffer)
+        size = KEY_BYTES * len(self._chosen[0]) + self._buffer_bytes + rows.nbytes
         if self.cache.nbytes + size > self.cache.limit:
             return False
         return self._buffered.try_grow(max(0, 2 * size - self._buffered.nbytes))
@@ -185,6 +186,7 @@ class Ssbj(AMeshJoin):
             fits = np.sort(order[np.cumsum(sizes[order]) <= self._room()])
             if len(fits):
                 self._buffered.grow(int(sizes[fits].sum()))
+                self._buffer_bytes = 0
                 self._chosen = keys[fits], m[fits], n[fits]
         self._noted.resize(0)
 

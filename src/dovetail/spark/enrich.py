@@ -128,13 +128,19 @@ def _worth_sending(stream: DataFrame, spec: EnrichSpec) -> DataFrame:
 
 
 def _target(spec: EnrichSpec, layout: UnionLayout, schema: StructType) -> Column:
-    """The partition of a row: by its key; by all its columns if that has a null; or as woken."""
+    """The partition of a row: by its key; by all its columns if that has a null; or as woken.
+
+    (By all but maps, which Spark does not hash. Keys are never maps, so there is always one.)
+    """
     columns = spec.semistream.key_columns[0]
     keys = [layout.column(0, index) for index in columns]
     types = [schema[name].dataType for name in spec.semistream.stream_keys]
     by_key = partition_of(keys, types, spec.partitions)
-    everything = [layout.column(0, index) for index in range(len(schema.fields))]
-    anywhere = F.pmod(F.hash(*everything), F.lit(spec.partitions)).cast("int")
+    fields = enumerate(schema.fields)
+    hashable = [
+        layout.column(0, n) for n, field in fields if "map<" not in field.dataType.simpleString()
+    ]
+    anywhere = F.pmod(F.hash(*hashable), F.lit(spec.partitions)).cast("int")
     missing = reduce(lambda a, b: a | b, (key.isNull() for key in keys))
     tag = F.col(TAG)
     return F.when(tag != 0, woken_partition(tag)).when(missing, anywhere).otherwise(by_key)

@@ -1,18 +1,39 @@
-"""The plan of a join in words: what Spark knows of the inputs, handed to `costs.explain`."""
+"""The plan of a join in words: what Spark knows of the inputs, handed to `costs`."""
 
+import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from dovetail.costs.explain import Explanation, PlannedJoin, explain_join
-from dovetail.errors import StateError
+from dovetail.costs.calibrate import Sizes, calibrate
+from dovetail.costs.explain import Explanation, PlannedJoin, explain_join, row_width
+from dovetail.costs.explain_enrich import Machine, PlannedEnrich, TableSize, explain_enrich
+from dovetail.costs.storage import measure_storage
+from dovetail.errors import ArgumentError, StateError
+from dovetail.semistream import StagedTable
+from dovetail.spark.enrich import resolve_enrich
 from dovetail.spark.metrics import progress
 from dovetail.spark.plan import resolve_join
+from dovetail.spark.staging import Table, read_table, shape_of
 from dovetail.spark.state import IDENTITY
-from dovetail.specs import JoinOptions, JoinSpec, state_path
+from dovetail.specs import (
+    TABLES,
+    EnrichOptions,
+    EnrichSpec,
+    JobSpec,
+    JoinOptions,
+    staged_version,
+    state_path,
+)
+
+Spec = TypeVar("Spec", bound=JobSpec)
 
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -25,7 +46,7 @@ def explain_planned(
     samples: tuple[pa.Table, pa.Table] | None,
 ) -> Explanation:
     """Check a join's arguments as `plan_join` would, and say what the plan would be."""
-    spec, state, note = _resolve(left, right, options, name)
+    spec, state, note = _resolve(lambda chosen: resolve_join(left, right, chosen, name), options)
     return explain_join(
         PlannedJoin(
             spec=spec.twoway,
@@ -43,22 +64,130 @@ def explain_planned(
     )
 
 
+def explain_enrich_planned(
+    stream: DataFrame,
+    table: Table,
+    options: EnrichOptions,
+    name: str,
+    samples: tuple[pa.Table, pa.Table] | None,
+    skew: float,
+) -> Explanation:
+    """Check an enrichment's arguments as `plan_enrich` would, and say what the plan would be.
+
+    Measures the processor and the storage, for about two seconds; nothing is staged.
+    """
+    if not 0 <= skew < math.inf:
+        raise ArgumentError(f"skew={skew!r} is not a number of 0 or more")
+    session = stream.sparkSession
+    frame = table if isinstance(table, DataFrame) else read_table(session, table)
+    spec, state, note = _resolve(
+        lambda chosen: resolve_enrich(stream, frame, chosen, name), options
+    )
+    sample, table_sample = samples or (None, None)
+    size = _table_size(frame, spec, state, table_sample)
+    sizes = Sizes(
+        stream_row_bytes=max(1, round(row_width(spec.semistream.stream, sample).nbytes)),
+        table_row_bytes=max(1, round(size.row_bytes)),
+    )
+    return explain_enrich(
+        PlannedEnrich(
+            spec=spec.semistream,
+            algorithm=spec.algorithm,
+            asked_algorithm=options.algorithm,
+            memory_bytes=spec.memory_bytes,
+            partitions=spec.partitions,
+            asked_partitions=options.partitions,
+            streaming=stream.isStreaming,
+            table=size,
+            machine=Machine(
+                calibrate(sizes).factors,
+                measure_storage(_existing(state)),
+                int(session.sparkContext.defaultParallelism),
+            ),
+            skew=float(skew),
+            state=state,
+            state_note=note,
+            sample=sample,
+        )
+    )
+
+
+def _existing(path: Path | None) -> Path:
+    """Where a state directory is or will be: the part of its path that is there."""
+    if path is None:
+        return Path(tempfile.gettempdir())
+    return next(place for place in (path, *path.parents) if place.is_dir())
+
+
+def _table_size(
+    table: DataFrame, spec: EnrichSpec, state: Path | None, sample: pa.Table | None
+) -> TableSize:
+    """From the staged table if there is one; else from what Spark and the files tell."""
+    staged = _staged_size(spec, state)
+    if staged is not None:
+        return staged
+    schema = spec.semistream.table
+    width = row_width(schema, None if sample is None else sample.select(schema.names))
+    page_rows = max(1, int(shape_of(spec).page_bytes / max(1.0, width.nbytes)))
+    rows = _rows_of_files(table)
+    source = "the row count of its Parquet files, before any filter"
+    if rows is None:
+        facts: Any = table._jdf.queryExecution().optimizedPlan().stats()  # no public call tells
+        counted = facts.rowCount()
+        if counted.isDefined():
+            rows, source = int(str(counted.get())), "by Spark's statistics"
+        else:
+            every = row_width(pa.schema(list(schema))).nbytes
+            rows = int(int(str(facts.sizeInBytes())) / max(1.0, every))
+            source = "guessed from Spark's estimate of its size"
+    return TableSize(rows, width.nbytes, page_rows, f"{source}; a row's width {width.source}")
+
+
+def _staged_size(spec: EnrichSpec, state: Path | None) -> TableSize | None:
+    if state is None:
+        return None
+    rows, nbytes, page_rows = 0, 0.0, 1
+    try:
+        version = staged_version(state)
+        for directory in sorted((state / TABLES / version).glob("p*")):
+            part = StagedTable(directory, spec.semistream.table)
+            rows += part.rows
+            nbytes += part.rows * part.row_bytes
+            page_rows = max(page_rows, part.page_rows)
+            part.close()
+    except StateError:
+        return None
+    return TableSize(rows, nbytes / max(1, rows), page_rows, f"as staged, {version}")
+
+
+def _rows_of_files(table: DataFrame) -> int | None:
+    """The rows of a table's files, if all of them are local Parquet files."""
+    urls = [urlparse(uri) for uri in table.inputFiles()]
+    local = all(u.scheme in ("", "file") and u.path.endswith(".parquet") for u in urls)
+    if not urls or not local:
+        return None
+    try:
+        return sum(int(pq.read_metadata(unquote(url.path)).num_rows) for url in urls)
+    except (OSError, pa.ArrowInvalid):
+        return None
+
+
 def _resolve(
-    left: DataFrame, right: DataFrame, options: JoinOptions, name: str
-) -> tuple[JoinSpec, Path | None, str]:
+    resolve: Callable[[Any], Spec], options: JoinOptions | EnrichOptions
+) -> tuple[Spec, Path | None, str]:
     """The spec, the state directory, and what is to be said of that directory."""
     try:
-        spec = resolve_join(left, right, options, name)
+        spec = resolve(options)
         return spec, spec.state, _state_note(spec)
     except StateError as error:
         # what is wrong with the directory belongs to the explanation; without it, the rest stands
         with tempfile.TemporaryDirectory() as empty:
-            spec = resolve_join(left, right, replace(options, state=empty), name)
+            spec = resolve(replace(options, state=empty))
         state = None if options.state is None else state_path(options.state)
         return spec, state, f"DOES NOT FIT: {error}"
 
 
-def _state_note(spec: JoinSpec) -> str:
+def _state_note(spec: JobSpec) -> str:
     if spec.state is None or not (spec.state / IDENTITY).exists():
         return "new: made when the query starts"
     return f"exists and fits, after batch {progress(spec.state).version}"

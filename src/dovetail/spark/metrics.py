@@ -138,12 +138,13 @@ class Progress:
         yield from sorted(lines, key=lambda record: float(record["time"]))
 
     def __str__(self) -> str:
-        left, right = self.rows_in
+        enriches = self.identity["job"] == "enrich"
+        came = " + ".join(f"{rows:,}" for rows in self.rows_in[: 1 if enriches else 2])
         out = ", ".join(f"{rows:,} {phase}" for phase, rows in sorted(self.rows_out.items()))
         limit = "unbounded" if self.budget_bytes is None else format_bytes(self.budget_bytes)
         return (
             f"{self.identity['algorithm']} after batch {self.version}: "
-            f"{left:,} + {right:,} rows in, "
+            f"{came} rows in, "
             f"{sum(self.rows_out.values()):,} out ({out or 'none'}), {self.pending_rows:,} rows "
             f"pending, {format_bytes(self.memory.get('total', 0))} of {limit} used at most, "
             f"{format_bytes(self.spilled_bytes)} spilled"

@@ -34,6 +34,11 @@ def local_session(name: str, cores: int | str = 2, **conf: str) -> SparkSession:
         ) from error
 
 
+def active_session() -> SparkSession:
+    """The session of this thread, or the process's default one; Spark complains without any."""
+    return SparkSession.active()
+
+
 def check_session(session: SparkSession) -> int:
     """The parallelism of a session that can run a join; says what is wrong with any other."""
     try:

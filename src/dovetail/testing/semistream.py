@@ -170,8 +170,8 @@ class Bench(Driver):
         for number, key in enumerate(self.table_keys):
             places.setdefault(key, []).append(number)
         found: Counter[Result] = Counter()
-        for row, key in enumerate(self.keys):
-            matches = places.get(key, []) if key is not None else []
+        for row, sought in enumerate(self.keys):
+            matches = places.get(sought, []) if sought is not None else []
             if self.spec.how in ("inner", "left"):
                 found.update((row, place) for place in matches)
             if self.spec.how in ("left", "anti") and not matches:

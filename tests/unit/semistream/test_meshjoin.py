@@ -122,7 +122,9 @@ def test_join_when_w_and_b_are_one_then_each_result_comes_once(
 def test_b_when_larger_than_the_table_then_an_iteration_is_a_whole_scan(
     make_bench: MakeBench,
 ) -> None:
-    bench = make_bench("ameshjoin", [1, 2, 3, 3], page_rows=1, how="left", options={"w": 9, "b": 99})
+    bench = make_bench(
+        "ameshjoin", [1, 2, 3, 3], page_rows=1, how="left", options={"w": 9, "b": 99}
+    )
     assert mesh(bench).b == 4
     assert Counter(bench.feed([3, 8])) == Counter({(0, 2): 1, (0, 3): 1, (1, None): 1})
     assert bench.operator.pending() == 0

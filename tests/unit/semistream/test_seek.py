@@ -199,8 +199,28 @@ def test_cache_when_the_stream_changes_then_better_values_take_the_place_of_othe
         for _ in range(60):
             bench.feed(list(range(start, start + 200)) * 8)
             bench.work(1 << 30)
-            assert seek(bench).cache.nbytes <= 12_000
         assert sum(start <= key < start + 200 for key in cached(bench)) > 100
+    bench.assert_exactly_once()
+
+
+def test_cache_when_values_are_replaced_then_stays_below_its_limit(make_bench: MakeBench) -> None:
+    bench = make_bench("seek", list(range(4_000)), page_rows=100, budget_bytes=400_000)
+    cache = seek(bench).cache
+    cache.limit = 12_000
+    for start in (0, 2_000):
+        for _ in range(60):
+            bench.feed(list(range(start, start + 200)) * 8)
+            bench.work(1 << 30)
+            assert cache.nbytes <= cache.limit
+
+
+def test_value_when_it_is_cached_while_more_of_its_rows_come_then_is_cached_once(
+    make_bench: MakeBench,
+) -> None:
+    """A batch that is larger than the window: settling its first rows makes room for the last."""
+    bench = make_bench("seek", list(range(2_000)), page_rows=100, budget_bytes=400_000)
+    for _ in range(3):
+        bench.feed([7] * 12_000)
     bench.assert_exactly_once()
 
 

@@ -56,7 +56,9 @@ def write(
 ) -> StagedTable:  # fmt: skip
     """A table with these codes, whose rows are numbered."""
     writer = TableWriter(directory, SCHEMA, ROW_BYTES * page_rows)
-    rows = pa.record_batch([pa.array(codes, pa.int64()), pa.array(range(len(codes)), pa.int64())], schema=SCHEMA)
+    rows = pa.record_batch(
+        [pa.array(codes, pa.int64()), pa.array(range(len(codes)), pa.int64())], schema=SCHEMA
+    )
     for part in np.array_split(np.arange(len(codes)), pieces):
         writer.append(np.array(codes, dtype=np.int64)[part], rows.take(pa.array(part)))
     writer.finish()
@@ -241,7 +243,9 @@ def test_take_when_positions_are_any_then_is_their_rows_in_that_order(
     table: StagedTable, positions: list[int], columns: tuple[int, ...] | None
 ) -> None:
     found = table.take(np.array(positions, dtype=np.int64), columns)
-    assert found.schema.names == (["k", "id"] if columns is None else [["k", "id"][c] for c in columns])
+    assert found.schema.names == (
+        ["k", "id"] if columns is None else [["k", "id"][c] for c in columns]
+    )
     assert ids(found) == [None if position < 0 else position for position in positions]
     if columns != (1,):
         wanted = [None if position < 0 else 2 * position for position in positions]

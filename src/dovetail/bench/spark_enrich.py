@@ -1,0 +1,287 @@
+"""`spark-enrich`: a stream looked up in a table, against Spark's own stream-static join.
+
+A table of about 120 bytes a row and a stream whose keys follow Zipf's law with exponent 1, 100,000
+rows in a micro-batch. Rivals: Spark's stream-static join as a sort-merge join, with the table
+cached, and with a broadcast hint where the table is small enough for one; of these the fastest
+counts. Ours has 1 % and 10 % of the table as its budget.
+
+All of them take turns. In a turn a contender gets two files more, runs its query until they are
+done, and the second micro-batch is measured: the first one warms up. The first turns warm up
+caches and are not counted.
+
+- busy: the time of the micro-batch, and of any that it leaves work to, for each stream row;
+- wait50, wait95: from the start of the micro-batch in which a row came to the end of the one that
+  emitted it, the median row and the 95th of a hundred.
+
+Staging is shown apart, with the number of micro-batches that pay it back.
+"""
+
+import binascii
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dovetail.api import enrich, progress
+from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved, warm_up
+from dovetail.bench.progress import Reporter
+from dovetail.bench.registry import Benchmark, Config
+from dovetail.bench.result import Failure, Result, Spread, goals, significant
+from dovetail.bench.spark_runs import PARTITIONS, SparkBed, spark_bed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NAME = "spark-enrich"
+SIZES = {"3.5M": 0.175, "20M": 1.0}  #: of the largest table
+SHARES = {"1%": 0.01, "10%": 0.10}
+STREAM_ROWS = 100_000
+WARM_UP_TURNS = 3
+_BROADCAST_BYTES = 600 << 20  # a larger table is not for broadcasting
+_CHUNK = 500_000
+GOALS = {
+    "busy, 20M at 10 %": (3.0, ("spark-busy/20M-10%",)),
+    "median wait, 20M at 10 %": (5.0, ("spark-wait50/20M-10%",)),
+    "busy, 3.5M at 10 %": (1.0, ("spark-busy/3.5M-10%",)),
+    "median wait, 3.5M at 10 %": (1.0, ("spark-wait50/3.5M-10%",)),
+}
+
+
+@dataclass
+class Keys:
+    """Zipf-distributed keys over a permutation of `0..values`."""
+
+    values: int
+    cumulative: "np.ndarray[Any, np.dtype[np.float64]]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cumulative = np.cumsum(1.0 / np.arange(1, self.values + 1))
+
+    def draw(self, rng: np.random.Generator, count: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        ranks = np.searchsorted(self.cumulative, rng.random(count) * self.cumulative[-1])
+        return self.spread(np.minimum(ranks, self.values - 1))
+
+    def spread(self, ranks: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.int64]]":
+        multiplier = 7_368_787  # a prime: coprime to any number of values that it does not divide
+        return np.asarray(ranks.astype(np.int64) * multiplier % self.values)
+
+
+def write_table(path: Path, rows: int, keys: Keys, rng: np.random.Generator) -> int:
+    """A table with each key once; returns its size in memory."""
+    nbytes = 0
+    writer: pq.ParquetWriter | None = None
+    for start in range(0, rows, _CHUNK):
+        count = min(_CHUNK, rows - start)
+        offsets = np.arange(0, 64 * (count + 1), 64, dtype=np.int32)
+        text = pa.StringArray.from_buffers(
+            count, pa.py_buffer(offsets), pa.py_buffer(binascii.hexlify(rng.bytes(32 * count)))
+        )
+        batch = pa.record_batch(
+            {
+                "key": keys.spread(np.arange(start, start + count)),
+                "a": rng.integers(0, 1 << 40, count),
+                "b": rng.integers(0, 1 << 40, count),
+                "c": rng.random(count),
+                "d": rng.random(count),
+                "text": text,
+            }
+        )
+        nbytes += batch.nbytes
+        writer = writer or pq.ParquetWriter(path, batch.schema)
+        writer.write_batch(batch)
+    if writer is not None:
+        writer.close()
+    return nbytes
+
+
+class Turns:
+    """One contender: its input directory, its checkpoint, and the query that it runs in turns."""
+
+    def __init__(
+        self,
+        name: str,
+        bed: SparkBed,
+        directory: Path,
+        feed: Callable[[int], pa.Table],
+        plan: "Callable[[DataFrame, Path], DataFrame]",
+    ) -> None:
+        self.name = name
+        self._bed = bed
+        self._directory = directory
+        self._feed = feed
+        self._plan = plan
+        self._fed = 0
+        (directory / "in").mkdir(parents=True)
+
+    def run(self) -> Measured:
+        for _ in range(2):
+            pq.write_table(
+                self._feed(self._fed), self._directory / "in" / f"{self._fed:06d}.parquet"
+            )
+            self._fed += 1
+        session = self._bed.session
+        stream = (
+            session.readStream.schema("key long, id long, amount double")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self._directory / "in"))
+        )
+        query = (
+            self._plan(stream, self._directory)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(self._directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        reports = [json.loads(report.json) for report in query.recentProgress]
+        return self._measure(reports)
+
+    def _measure(self, reports: list[dict[str, Any]]) -> Measured:
+        came = [
+            sum(s["numInputRows"] for s in report["sources"] if "FileStream" in s["description"])
+            for report in reports
+        ]
+        arrivals = [index for index, rows in enumerate(came) if rows]
+        expect_rows(sum(report["sink"]["numOutputRows"] for report in reports), sum(came))
+        last = arrivals[-1]
+        seconds = [report["durationMs"]["triggerExecution"] / 1000 for report in reports[last:]]
+        out = [report["sink"]["numOutputRows"] for report in reports[last:]]
+        ends = np.cumsum(seconds)
+        share = np.cumsum(out) / max(1, sum(out))
+        return Measured(
+            {
+                "busy": float(ends[-1]) / came[last],
+                "wait50": float(ends[np.searchsorted(share, 0.50)]),
+                "wait95": float(ends[np.searchsorted(share, 0.95)]),
+            },
+            {"micro_batches_until_settled": len(seconds)},
+        )
+
+
+def run(config: Config, reporter: Reporter) -> Result:
+    facts: dict[str, Any] = {"stream_rows_a_micro_batch": _stream_rows(config)}
+    ratios: dict[str, Spread] = {}
+    failures: list[Failure] = []
+    with spark_bed() as bed:
+        facts["session"] = bed.facts()["session"]
+        for size, share in SIZES.items():
+            if not config.wants(size):
+                continue
+            runs, facts[size] = _one_size(config, bed, size, int(config.rows * share), reporter)
+            rivals = [name for name in runs.done if name.startswith("spark")]
+            for budget in SHARES:
+                for clock in ("busy", "wait50", "wait95"):
+                    label = f"spark-{clock}/{size}-{budget}"
+                    ratios[label] = runs.ratio(rivals, f"dovetail-{budget}", clock)
+                facts[size][f"pays_back_{budget}"] = _pay_back(runs, rivals, budget, facts[size])
+            failures += runs.failures
+    facts["goals"] = goals(ratios, GOALS)
+    return Result(NAME, ratios, facts, tuple(failures))
+
+
+def _one_size(
+    config: Config, bed: SparkBed, size: str, rows: int, reporter: Reporter
+) -> tuple[Runs, dict[str, Any]]:
+    from pyspark.sql import functions as F
+
+    session = bed.session
+    directory = bed.directory / f"table-{size}"
+    directory.mkdir()
+    path = directory / "table.parquet"
+    keys = Keys(rows)
+    reporter.begin(f"making a table of {rows:,} rows")
+    nbytes = write_table(path, rows, keys, np.random.default_rng(config.seed))
+    reporter.end(f"a table of {rows:,} rows, {nbytes >> 20:,} MiB")
+
+    def feed(number: int) -> pa.Table:
+        rng = np.random.default_rng([config.seed, number])
+        count = _stream_rows(config)
+        return pa.table(
+            {"key": keys.draw(rng, count), "id": np.arange(count), "amount": rng.random(count)}
+        )
+
+    table = session.read.parquet(str(path))
+    cached = session.read.parquet(str(path)).select("*").cache()
+    plans: dict[str, Callable[[DataFrame, Path], DataFrame]] = {
+        "spark-sort-merge": lambda stream, _: stream.join(table.hint("merge"), "key"),
+        "spark-cached": lambda stream, _: stream.join(cached, "key"),
+    }
+    if nbytes <= _BROADCAST_BYTES:
+        plans["spark-broadcast"] = lambda stream, _: stream.join(F.broadcast(table), "key")
+    for budget, part in SHARES.items():
+        plans[f"dovetail-{budget}"] = lambda stream, place, part=part: enrich(  # type: ignore[misc]
+            stream, table, on="key", memory=int(nbytes * part), state=place / "state",
+            partitions=PARTITIONS,
+        )  # fmt: skip
+    contenders, staging = [], {}
+    for name, plan in plans.items():
+        turns = Turns(name, bed, directory / name, feed, plan)
+        contenders.append(Contender(name, turns.run))
+        if name.startswith("dovetail"):
+            reporter.begin(f"staging for {name}")
+            started = time.perf_counter()
+            stream = session.readStream.schema("key long, id long, amount double")
+            plan(stream.parquet(str(directory / name / "in")), directory / name)
+            staging[name] = significant(time.perf_counter() - started)
+            reporter.end(f"staging for {name}: {staging[name]} s")
+    reporter.begin("caching Spark's table")
+    started = time.perf_counter()
+    cached.count()
+    facts: dict[str, Any] = {
+        "table_rows": rows,
+        "table_bytes": nbytes,
+        "staging_seconds": staging,
+        "spark_caching_seconds": significant(time.perf_counter() - started),
+    }
+    early = Runs()
+    for _ in range(WARM_UP_TURNS):
+        warm_up(contenders, early, reporter)
+    runs = interleaved(contenders, config.repetitions_of(size), reporter)
+    runs.failures[:0] = early.failures
+    for name in plans:
+        if name.startswith("dovetail"):
+            done = progress(directory / name / "state")
+            facts[f"{name}_memory"] = done.memory
+            facts[f"{name}_rows_out"] = done.rows_out
+    facts["contenders"] = runs.facts()
+    cached.unpersist(blocking=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    return runs, facts
+
+
+def _pay_back(runs: Runs, rivals: list[str], budget: str, facts: dict[str, Any]) -> float | None:
+    """After how many micro-batches staging has cost less than it saves."""
+    ours = [run.seconds["wait95"] for run in runs.done.get(f"dovetail-{budget}", {}).values()]
+    theirs = [
+        [run.seconds["wait95"] for run in runs.done[rival].values()]
+        for rival in rivals
+        if runs.done[rival]
+    ]
+    staged = facts["staging_seconds"].get(f"dovetail-{budget}")
+    if not ours or not theirs or staged is None:
+        return None
+    saved = min(float(np.median(one)) for one in theirs) - float(np.median(ours))
+    return significant(staged / saved, 3) if saved > 0 else None
+
+
+def _stream_rows(config: Config) -> int:
+    return min(STREAM_ROWS, max(100, config.rows // 50))
+
+
+BENCHMARKS = (
+    Benchmark(
+        name=NAME,
+        summary="a stream looked up in a table, against Spark's stream-static join",
+        rows=20_000_000,
+        rows_mean="rows of the largest table; the smaller one has 17.5 % of that",
+        groups=tuple(SIZES),
+        function=run,
+    ),
+)

@@ -1,0 +1,196 @@
+"""What Seek costs: the pages that waiting rows need, behind a cache of the hottest join values.
+
+Beyond the papers, as `semistream.seek` is. Rows that miss the cache wait in a window. When it is
+full, the pages that hold a waiting row are read in order, and all of it is settled at once. So a
+window of n rows costs, with p_i the probability that a row that missed needs page i,
+
+- pages: `touched` = sum of 1 - (1 - p_i)^n, and the short gaps between them that are read through;
+- requests: one for each stretch of pages, once for the codes and once for the rows that matched;
+- bytes: 8 a row of every page read, and the width of every table row that matched;
+- computing: each stream row is received and looked up in the cache; one that misses is put into the
+  window and looked up in the pages too; each result is made.
+
+Where a key lies tells nothing of how often it is asked for: hot values are spread over the pages
+by chance. A table row is found once for each result; the reads are taken to be one after the other.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.costs.meshjoin import MeshFactors
+from dovetail.costs.ssbj import Stream
+from dovetail.costs.storage import Floats, Storage
+from dovetail.errors import ArgumentError, MemoryBudgetError
+from dovetail.kernel.memory import format_bytes
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
+from dovetail.semistream.base import WORKING_SHARE
+from dovetail.semistream.cache import KEY_BYTES
+from dovetail.semistream.seek import CACHE_SHARE
+from dovetail.semistream.table import CODE_BYTES
+
+GAP_PAGES = 2  #: pages without a waiting row that are read through rather than skipped
+WAITING_BYTES = INDEX_BYTES_PER_ROW + 40  #: of a waiting row, besides itself
+
+
+@dataclass(frozen=True)
+class SeekTable:
+    """The staged table, as far as its cost goes."""
+
+    rows: int
+    row_bytes: float  #: of what is fetched for a match; 0 if nothing is
+    page_rows: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 0 or self.page_rows < 1 or not (0 <= self.row_bytes < math.inf):
+            raise ArgumentError(
+                f"a table of {self.rows} rows of {self.row_bytes} bytes, {self.page_rows} a page, "
+                "cannot be"
+            )
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.rows // self.page_rows))
+
+
+@dataclass(frozen=True)
+class SeekPlan:
+    """Sizes of window and cache, and what they lead to."""
+
+    window_rows: int  #: rows that wait, those that the cache settles left out
+    cached_values: int
+    cache_share: float  #: of the stream rows, those that the cache settles
+    memory_bytes: int
+    rate: float  #: stream rows a second, at most
+    wait_seconds: float  #: from a row's arrival to its last result, at most
+    pages_per_window: float
+    requests_per_window: float
+    bytes_per_row: float  #: read for a stream row
+
+
+@dataclass(frozen=True, eq=False)
+class SeekModel:
+    """The cost model for a stream of a known distribution, in one partition."""
+
+    table: SeekTable
+    stream: Stream
+    stream_row_bytes: float
+    factors: MeshFactors
+    storage: Storage
+    cached_row_bytes: float = 0.0  #: of a table row in the cache
+    cached_key_bytes: float = KEY_BYTES  #: of a value in the cache, besides its table rows
+
+    def pages_touched(self, window_rows: float, cached_values: int = 0) -> float:
+        """How many pages a window of so many rows needs, on average."""
+        pages = self._page_probability(cached_values)
+        # log1p keeps the precision of the many pages that are hardly ever asked for
+        with np.errstate(divide="ignore"):
+            return float(-np.expm1(window_rows * np.log1p(-np.minimum(pages, 1.0))).sum())
+
+    def stretches(self, touched: float) -> tuple[float, float]:
+        """How many reads those pages take, and how many pages are read, short gaps included."""
+        if touched <= 0:
+            return 0.0, 0.0
+        pages = self.table.pages
+        density = min(1.0, touched / pages)
+        free = 1 - density
+        gaps = sum(gap * free**gap * density for gap in range(1, GAP_PAGES + 1))
+        requests = max(1.0, touched * free ** (GAP_PAGES + 1))
+        return requests, min(float(pages), touched * (1 + gaps))
+
+    def miss_share(self, cached_values: int) -> float:
+        """The share of the stream rows that the hottest values, cached, leave over."""
+        return float(self._misses[min(max(cached_values, 0), len(self._misses) - 1)])
+
+    def cached_values(self, cache_bytes: float) -> int:
+        """How many of the values with the most hits for a byte fit."""
+        return int(np.searchsorted(self._cache_bytes, cache_bytes, side="right"))
+
+    def plan(self, window_rows: int, cached_values: int) -> SeekPlan:
+        """What these sizes lead to."""
+        if window_rows < 1:
+            raise ArgumentError(f"window_rows={window_rows}: must be 1 or more")
+        values = min(cached_values, len(self._order))
+        missed = self.miss_share(values)
+        cached_bytes = float(self._cache_bytes[values - 1]) if values else 0.0
+        results, factors = self.stream.mean_matches, self.factors
+        per_row = factors.receive + factors.probe + results * factors.output
+        touched = self.pages_touched(window_rows, values) if missed else 0.0
+        requests, pages = self.stretches(touched)
+        # as many rows come as it takes to fill the window with those that miss
+        rows = window_rows / missed if missed else float(window_rows)
+        waiting = window_rows if missed else 0
+        read = pages * self.table.page_rows * CODE_BYTES + waiting * results * self.table.row_bytes
+        seconds = rows * per_row + waiting * (factors.add + factors.probe)
+        seconds += self.storage.read_seconds(2 * requests, read)
+        held = waiting * (self.stream_row_bytes + WAITING_BYTES)
+        return SeekPlan(
+            window_rows=waiting,
+            cached_values=values,
+            cache_share=1 - missed,
+            memory_bytes=math.ceil(cached_bytes + held),
+            rate=rows / seconds if seconds else math.inf,
+            wait_seconds=2 * seconds if missed else per_row,
+            pages_per_window=pages,
+            requests_per_window=2 * requests,
+            bytes_per_row=read / rows,
+        )
+
+    @cached_property
+    def _order(self) -> NDArray[np.intp]:
+        """The values by hits for a byte, the best first."""
+        return np.argsort(-self.stream.probability / self._entry_bytes, kind="stable")
+
+    @property
+    def _entry_bytes(self) -> Floats:
+        return self.stream.matches * self.cached_row_bytes + self.cached_key_bytes
+
+    @cached_property
+    def _misses(self) -> Floats:
+        left = np.insert(1 - np.cumsum(self.stream.probability[self._order]), 0, 1.0)
+        left[-1] = 0.0  # but for rounding
+        return np.maximum(left, 0.0)
+
+    @cached_property
+    def _cache_bytes(self) -> Floats:
+        """What the first values take together: entry i is for i + 1 of them."""
+        return np.cumsum(self._entry_bytes[self._order])
+
+    def _page_probability(self, cached_values: int) -> Floats:
+        """Of a row that missed the cache, the probability of each page."""
+        return spread_over_pages(
+            self.stream.probability[self._order[cached_values:]], self.table.pages
+        )
+
+
+def spread_over_pages(shares: Floats, pages: int) -> Floats:
+    """The probability of each page, of values that are spread over the pages by chance."""
+    # values that are as many as the pages, or fewer, stand for many values each
+    if len(shares) <= pages or np.ptp(shares) == 0:
+        return np.full(pages, 1 / pages)
+    lots = np.random.default_rng(0).integers(0, pages, len(shares))
+    found = np.bincount(lots, weights=shares, minlength=pages)
+    return found / float(found.sum())
+
+
+def best_rate(model: SeekModel, memory_bytes: float) -> SeekPlan:
+    """What Seek does with so much memory: shares of it for the cache and for working, and the rest,
+    less an eighth of the whole for the input batch, for the window.
+
+    `SeekPlan.memory_bytes` leaves out the working memory. Raises `MemoryBudgetError` if not even
+    one row may wait.
+    """
+    cached = model.cached_values(memory_bytes * CACHE_SHARE)
+    room = memory_bytes * (1 - CACHE_SHARE - WORKING_SHARE - 1 / 8)
+    row_bytes = model.stream_row_bytes + WAITING_BYTES
+    rows = int(room / row_bytes)
+    if rows < 1:
+        least = math.ceil(row_bytes * memory_bytes / room) if room > 0 else 0
+        raise MemoryBudgetError(
+            f"{format_bytes(int(memory_bytes))} are too little for seek: one waiting row takes "
+            f"{format_bytes(least)} of budget. Raise memory=."
+        )
+    return model.plan(rows, cached)

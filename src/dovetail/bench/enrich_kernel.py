@@ -1,6 +1,6 @@
 """`enrich-kernel`: joins of a stream with a table larger than memory, without Spark.
 
-A table of 3.5 million rows of about 110 bytes lies on disk. A stream brings batches of 100,000 rows
+A table of 3.5 million rows of about 104 bytes lies on disk. A stream brings batches of 100,000 rows
 whose keys are Zipfian (exponent 1) over a random permutation of the table's keys; every row has
 exactly one match. All contenders get the same batches and 64 MB, and leave their results in Arrow
 memory.

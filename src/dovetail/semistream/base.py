@@ -259,7 +259,7 @@ class SemiStreamJoin(ABC):
                 codes, number, rows = codes[valid], number[valid], rows.filter(pa.array(valid))
                 if not len(codes):
                     return
-        order = np.argsort(codes, kind="stable")
+        order = np.argsort(codes)
         yield from self._take_in(Run(codes[order], number[order], rows.take(pa.array(order))))
 
     def _hold(self, nbytes: int) -> Iterator[pa.RecordBatch]:

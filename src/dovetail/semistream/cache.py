@@ -2,11 +2,13 @@
 
 A value is cached whole, with all of its table rows, or not at all; a value that the table does not
 have is cached as having none. The cache is a list of parts, each sorted by code: a part is added
-when values come in, filtered when values go, and small parts are merged.
+when values come in, filtered when values go, and small parts are merged. One index of the keys of
+all parts says where a value is.
 
 Which values. Seek keeps those with the most hits for a byte (`consider`): that is what settles the
 most rows without a read, and the greedy choice is the best one but for the last value that does
-not quite fit. SSBJ decides by its own inequality, and only uses `admit` and `evict`.
+not quite fit. A full cache looks at a sample of the misses only: learning costs more than it brings
+there. SSBJ decides by its own inequality, and only uses `admit` and `evict`.
 """
 
 from collections.abc import Iterator
@@ -30,6 +32,7 @@ _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
 _FILL = 0.97  # of the limit: what a value takes up is only known on average
 _SELDOM = 2  # a full cache learns after this share of its values has missed: a half
+_FETCHED_ROWS = 1 << 13  # at a time
 _NONE: Rows = np.zeros(0, dtype=np.int64)
 
 
@@ -42,6 +45,7 @@ class Part:
     hits: Rows  #: stream rows that each value has settled, recent ones counting more
     rows: pa.RecordBatch
     blocks: list[np.void] | None = None
+    noted: int = 0  #: the hits of all values, as the blocks have them
 
     @property
     def nbytes(self) -> int:
@@ -138,6 +142,13 @@ class Cache:
         self._indexed = None
         self._held.resize(self.nbytes)
 
+    def halve(self) -> None:
+        """Give up the half of the values that has the fewest hits."""
+        hits = np.concatenate([part.hits for part in self.parts])
+        keep = np.zeros(len(hits), dtype=np.bool_)
+        keep[np.argsort(hits, kind="stable")[-(-len(hits) // 2) :]] = True
+        self.evict(np.split(keep, np.cumsum([len(part.keys) for part in self.parts])[:-1]))
+
     def consider(self, codes: Codes, low: Rows, high: Rows, table: StagedTable) -> None:
         """Values that missed, once for each row that did, and where their table rows are."""
         most = int(_FILL * self.limit)
@@ -203,8 +214,16 @@ class Cache:
         expected = int(counts.sum() * table.row_bytes) + KEY_BYTES * len(keys)
         if not self._held.try_grow(2 * expected):  # once more while pieces are put together
             return
-        span = Span(np.arange(len(keys)), low, low + counts)
-        pieces = [table.take(positions) for _, positions in span.pairs(1 << 16)]
+        taken = KEY_BYTES * len(keys)
+        pieces = []
+        for _, positions in Span(np.arange(len(keys)), low, low + counts).pairs(_FETCHED_ROWS):
+            pieces.append(table.take(positions))
+            taken += pieces[-1].nbytes
+            # these rows may be wider than the table's mean
+            short = 2 * taken - (self._held.nbytes - self.nbytes)
+            if self.nbytes + taken > self.limit or (short > 0 and not self._held.try_grow(short)):
+                self._held.resize(self.nbytes)
+                return
         rows = pa.concat_batches(pieces) if pieces else _no_rows(self._schema)
         self.admit(keys, counts, hits, rows)
 
@@ -214,13 +233,19 @@ class Cache:
         """The blocks that hold the cache; those of unchanged parts are there already."""
         blocks = []
         for part in self.parts:
-            if part.blocks is None:
+            hits = int(part.hits.sum())
+            # hits change all the time; they are only written again once that makes a difference
+            if part.blocks is None or not part.noted <= hits <= 1.25 * part.noted:
                 empty = pa.RecordBatch.from_arrays([], schema=KEYS_SCHEMA)
-                part.blocks = [store.append(Run(part.keys, part.hits, empty), KEYS, RESIDENT)]
-                if part.rows.num_rows:
+                rows = [] if part.blocks is None else part.blocks[1:]
+                if part.blocks is None and part.rows.num_rows:
                     codes = np.repeat(part.keys, np.diff(part.starts))
                     run = Run(codes, np.zeros(len(codes), dtype=np.int64), part.rows)
-                    part.blocks.append(store.append(run, TABLE, RESIDENT))
+                    rows = [store.append(run, TABLE, RESIDENT)]
+                part.blocks = [
+                    store.append(Run(part.keys, part.hits, empty), KEYS, RESIDENT), *rows
+                ]  # fmt: skip
+                part.noted = hits
             blocks += part.blocks
         return blocks
 
@@ -240,7 +265,8 @@ class Cache:
                 rows = run.rows
                 first = np.searchsorted(run.codes, keys.codes, side="left")
                 counts = np.searchsorted(run.codes, keys.codes, side="right") - first
-            part = Part(keys.codes, _starts(counts), keys.ats.copy(), rows, list(mine))
+            noted = int(keys.ats.sum())
+            part = Part(keys.codes, _starts(counts), keys.ats.copy(), rows, list(mine), noted)
             if self.nbytes + part.nbytes <= self.limit and self._held.try_grow(part.nbytes):
                 self.parts.append(part)  # with less memory than before, what fits
         self._held.resize(self.nbytes)

@@ -84,6 +84,16 @@ class Seek(SemiStreamJoin):
         self._waiting.append(run)
         self._settled.append(0)
 
+    def _can_make_room(self) -> bool:
+        return bool(self.cache.parts) or super()._can_make_room()
+
+    def _make_room(self) -> Iterator[pa.RecordBatch]:
+        """Rows that wait go first; then the cache gives way."""
+        if self.pending():
+            yield from super()._make_room()
+        else:
+            self.cache.halve()
+
     # -- settling ---------------------------------------------------------------------------
 
     def _work(self) -> Iterator[pa.RecordBatch]:

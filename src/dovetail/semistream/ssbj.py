@@ -243,11 +243,7 @@ class Ssbj(AMeshJoin):
             self._buffered.resize(0)
             self._noted.resize(0)
         else:
-            hits = np.concatenate([part.hits for part in self.cache.parts])
-            keep = np.zeros(len(hits), dtype=np.bool_)
-            keep[np.argsort(hits, kind="stable")[-(-len(hits) // 2) :]] = True
-            sizes = [len(part.keys) for part in self.cache.parts]
-            self.cache.evict(np.split(keep, np.cumsum(sizes)[:-1]))
+            self.cache.halve()
 
     # -- state ------------------------------------------------------------------------------
 

@@ -107,8 +107,9 @@ class TableWriter:
             "chunks": [[c.offset, c.length, c.checksum] for c in self._chunks],
         }
         try:
-            (self._directory / _FENCES).write_bytes(fences.tobytes())
-            for handle in (self._codes_file, self._rows_file):
+            fences_file = (self._directory / _FENCES).open("xb")
+            fences_file.write(fences.tobytes())
+            for handle in (fences_file, self._codes_file, self._rows_file):
                 handle.flush()
                 os.fsync(handle.fileno())
                 handle.close()
@@ -182,10 +183,10 @@ class StagedTable:
         fences = _read(path)
         if zlib.crc32(fences) != meta["fences_checksum"]:
             raise _damaged(path, 0)
-        #: the first code of each page, and behind them the last code of all
+        #: the first code of each page
         self.fences: Codes = np.frombuffer(fences, dtype=np.int64)
-        self._codes_fd = _open(directory / _CODES)
         self._map: mmap.mmap | None = _map(directory / _ROWS)
+        self._codes_fd = _open(directory / _CODES)
         self._mapped = pa.py_buffer(self._map)
 
     @property
@@ -418,6 +419,8 @@ def _map(path: Path) -> mmap.mmap:
     descriptor = _open(path)
     try:
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except ValueError:  # an empty file
+        raise _damaged(path, 0) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
     finally:

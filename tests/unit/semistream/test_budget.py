@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from _pytest.mark import ParameterSet
 from numpy.typing import NDArray
 
 from dovetail.errors import MemoryBudgetError
@@ -30,12 +29,6 @@ KEYS = 20_000
 TABLE_ROWS = 90_000
 PYTHON_BYTES = 200_000  # of objects, which a budget does not count
 POOLS: list[pa.MemoryPool] = []  # a pool has to outlive what was allocated from it
-
-
-def every_but_seek(reason: str) -> list[ParameterSet]:
-    """All algorithms, of which Seek is known to fail."""
-    fails = [pytest.mark.xfail(strict=True, reason=reason)]
-    return [pytest.param(name, marks=fails if name == "seek" else []) for name in EVERY]
 
 
 def spec(how: str = "inner") -> SemiStreamSpec:
@@ -130,7 +123,7 @@ def test_budget_when_a_little_below_the_least_then_is_refused(
 # -- input batches ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", every_but_seek("Seek's cache does not give way to input"))
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_input_batch_when_it_is_too_large_then_is_refused_and_the_error_names_what_would_do(
     make_bench: MakeBench, algorithm: str
 ) -> None:
@@ -158,7 +151,7 @@ def test_input_batch_when_one_was_refused_then_the_operator_goes_on(
     bench.assert_exactly_once()
 
 
-@pytest.mark.parametrize("algorithm", every_but_seek("Seek's cache does not give way to input"))
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_input_batch_when_it_fits_an_empty_operator_then_fits_one_that_has_learned(
     make_bench: MakeBench, algorithm: str
 ) -> None:
@@ -279,7 +272,7 @@ def peak_of(results: Callable[[], Iterator[pa.RecordBatch]]) -> int:
 # -- rows of very different sizes ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", every_but_seek("Cache._fetch reserves by the mean row"))
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_budget_when_frequent_keys_have_the_widest_rows_then_holds(
     tmp_path: Path, algorithm: str
 ) -> None:

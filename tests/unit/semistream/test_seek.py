@@ -287,7 +287,6 @@ def test_restore_when_some_of_the_waiting_rows_are_settled_then_the_rest_come_on
     bench.assert_exactly_once()
 
 
-@pytest.mark.xfail(strict=True, reason="Cache.persist keeps the hits of a part's first snapshot")
 @pytest.mark.parametrize("algorithm", ["seek", "ssbj"])
 def test_hits_when_they_came_after_a_snapshot_then_the_next_one_has_them(
     make_bench: MakeBench, algorithm: str

@@ -357,11 +357,8 @@ def test_table_when_a_bit_of_a_file_is_flipped_then_is_damaged(
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("name", FILES)
 def test_table_when_a_file_is_cut_short_then_is_damaged(
-    table: StagedTable, name: str, share: float, request: pytest.FixtureRequest
+    table: StagedTable, name: str, share: float
 ) -> None:
-    if name == "rows.arrows" and not share:
-        reason = "table._map lets mmap's ValueError about an empty file through"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=ValueError, reason=reason))
     path = table.directory / name
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])

@@ -1,8 +1,9 @@
-"""Make the input of job.toml: orders and shipments, as Parquet files below data/.
+"""Make the input of the job files: orders, shipments and customers, as Parquet files below data/.
 
     python examples/make_data.py [directory]
 
-An order is shipped in one, two or no parcels. Numbers follow from a fixed seed.
+An order is shipped in one, two or no parcels. A few of the customers who order are not in the table
+of customers. Numbers follow from a fixed seed.
 """
 
 import sys
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ORDERS = 20_000
+CUSTOMERS = 3_000
+UNKNOWN = 40  # customers who order but are not in the table
 FILES = 4
 
 
@@ -23,7 +26,7 @@ def main() -> None:
     orders = pa.table(
         {
             "order_id": number,
-            "customer": pa.array(np.char.mod("customer-%05d", rng.integers(0, 3000, ORDERS))),
+            "customer": pa.array(np.char.mod("customer-%05d", rng.integers(0, CUSTOMERS, ORDERS))),
             "amount": rng.integers(500, 50_000, ORDERS) / 100,
         }
     )
@@ -35,7 +38,16 @@ def main() -> None:
             "weight_g": rng.integers(50, 20_000, len(shipped)),
         }
     )
-    for name, table in (("orders", orders), ("shipments", shipments)):
+    known = np.arange(CUSTOMERS - UNKNOWN)
+    customers = pa.table(
+        {
+            "name": pa.array(np.char.mod("customer-%05d", known)),
+            "city": pa.array(np.char.mod("city-%03d", known % 250)),
+            "credit": rng.integers(0, 100_000, len(known)) / 100,
+        }
+    )
+    tables = {"orders": orders, "shipments": shipments, "customers": customers}
+    for name, table in tables.items():
         target = directory / name
         target.mkdir(parents=True, exist_ok=True)
         size = -(-table.num_rows // FILES)

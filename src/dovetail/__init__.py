@@ -14,8 +14,17 @@ A map of the package, top to bottom; imports point downwards only:
 - `bench`, `testing` benchmarks; oracles and generators for tests
 """
 
-from dovetail.api import enrich, explain, join, progress, refresh
+from dovetail.api import enrich, explain, explain_enrich, join, progress, refresh
 from dovetail.errors import DovetailError
 
 __version__ = "0.1.0"
-__all__ = ["DovetailError", "__version__", "enrich", "explain", "join", "progress", "refresh"]
+__all__ = [
+    "DovetailError",
+    "__version__",
+    "enrich",
+    "explain",
+    "explain_enrich",
+    "join",
+    "progress",
+    "refresh",
+]

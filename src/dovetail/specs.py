@@ -84,6 +84,14 @@ class JobSpec(ABC):
         """Whether the operator should be drained and made anew."""
         return False
 
+    def expendable(self, snapshot: Snapshot, pending: int) -> bool:
+        """Whether an operator of this snapshot would be outdated and has nothing to finish."""
+        return False
+
+    def release(self, operator: Operator) -> None:
+        """Close what an operator that is used no more holds open, its block store aside."""
+        return
+
 
 @dataclass(frozen=True)
 class JoinSpec(JobSpec):
@@ -166,6 +174,13 @@ class EnrichSpec(JobSpec):
         assert self.state is not None
         return cast("SemiStreamJoin", operator).table.version != staged_version(self.state)
 
+    def expendable(self, snapshot: Snapshot, pending: int) -> bool:
+        assert self.state is not None
+        return not pending and snapshot.meta["table"] != staged_version(self.state)
+
+    def release(self, operator: Operator) -> None:
+        cast("SemiStreamJoin", operator).table.close()
+
     def identity(self) -> dict[str, Any]:
         spec = self.semistream
         return {
@@ -214,6 +229,7 @@ def enrich_spec(
     stream_keys = tuple(_resolve(stream, a, "stream") for a, _ in pairs)
     table_keys = tuple(_resolve(table, b, "table") for _, b in pairs)
     _check_types(stream, table, stream_keys, table_keys, ("stream", "table"))
+    KeyCodec(tuple(stream.field(name).type for name in stream_keys))  # refuses what cannot be one
     wanted = _columns(options.columns, table)
     if options.how in ("semi", "anti"):
         wanted = ()

@@ -1,7 +1,7 @@
 """The whole process, as the operating system sees it, keeps to the budget.
 
 A child process joins an input of twenty times the budget, never having more of it at hand than one
-batch. Its resident size, anonymous and mapped pages together, must not grow by more than the budget
+batch; or it looks a stream up in a staged table of that size. Its resident size, anonymous and mapped pages together, must not grow by more than the budget
 and the stated fixed overhead. The peak is the kernel's own (`VmHWM`, reset after the warm-up) where
 it can be had, and sampled by a thread besides.
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ import pytest
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import FIXED_OVERHEAD_BYTES, Budget, use_frugal_allocator
 from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
-from dovetail.twoway import TwoWayJoin, TwoWaySpec, make
+from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, TableWriter
+from dovetail.semistream import make as make_lookup
+from dovetail.twoway import TwoWaySpec, make
 
 MB = 10**6
 
@@ -40,6 +42,12 @@ SCHEMAS = tuple(
 SPEC = TwoWaySpec(*SCHEMAS, ("k",), ("k",))
 ROW_BYTES = 8 + 8 + 8 + 4 + STRING_BYTES
 STRIDE = 2_654_435_761
+LOOKUP = SemiStreamSpec(
+    SCHEMAS[0], pa.schema([("k", pa.int64()), ("text", pa.string())]), ("k",), ("k",), "left"
+)
+LOOKUP_BUDGET = 32 * MB
+TEXT_BYTES = 180
+TABLE_ROW_BYTES = 8 + 8 + 4 + TEXT_BYTES  # the code among them
 
 
 @pytest.mark.memory
@@ -65,6 +73,49 @@ def test_resident_size_when_input_is_many_times_the_budget_then_keeps_to_it(
     assert measured["flushed_bytes"] > 0.8 * times * budget
     assert measured["rows_out"] == measured["rows_expected"]
     assert measured["growth"] <= budget + FIXED_OVERHEAD_BYTES, measured
+
+
+@pytest.mark.memory
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("algorithm", ["seek", "ssbj"])
+def test_resident_size_when_table_is_many_times_the_budget_then_keeps_to_it(
+    algorithm: str, staged: Path, record_property: Any
+) -> None:
+    settings = {"budget": LOOKUP_BUDGET, "algorithm": algorithm, "table": str(staged)}
+    measured = measure(settings)
+    record_property("measured", measured)
+    print(json.dumps(measured))
+    size = sum(path.stat().st_size for path in staged.iterdir())
+    assert size >= 20 * LOOKUP_BUDGET
+    assert measured["bytes_read"] > LOOKUP_BUDGET
+    assert measured["rows_out"] == measured["rows"]
+    assert measured["rows_matched"] == measured["matches_expected"]
+    assert measured["growth"] <= LOOKUP_BUDGET + FIXED_OVERHEAD_BYTES, measured
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("staged") / "v000001" / "p00000"
+    stage_keys(folder, 20 * LOOKUP_BUDGET // TABLE_ROW_BYTES + 1)
+    return folder
+
+
+def stage_keys(folder: Path, keys: int) -> None:
+    """A table with a row for each even number below twice `keys`."""
+    values = 2 * np.arange(keys)
+    codes, _ = LOOKUP.codec.encode([pa.array(values)])
+    order = np.argsort(codes)
+    writer = TableWriter(folder, LOOKUP.table)
+    step = 20_000
+    offsets = np.arange(0, (step + 1) * TEXT_BYTES, TEXT_BYTES, dtype=np.int32)
+    letters = np.random.default_rng(1).integers(97, 123, step * TEXT_BYTES, dtype=np.uint8)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(letters)]
+    for start in range(0, keys, step):
+        part = order[start : start + step]
+        text = pa.Array.from_buffers(pa.string(), len(part), buffers)
+        rows = pa.record_batch([pa.array(values[part]), text], schema=LOOKUP.table)
+        writer.append(codes[part], rows)
+    writer.finish()
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
@@ -179,22 +230,32 @@ def _prime_above(number: int) -> int:
 class Join:
     """The operator under test; saved and restored as a task would."""
 
-    def __init__(self, directory: Path, budget: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        budget: int,
+        schemas: tuple[pa.Schema, ...],
+        new: Callable[[Context, Snapshot | None], Any],
+    ) -> None:
         self.directory = directory
         self.budget = budget
+        self.schemas = schemas
+        self.new = new
         self.lives = 0
         self.flushed_bytes = 0
         self.rows_out = 0
+        self.nulls_out = 0
         self.operator = self._make(None, ())
 
-    def _make(self, snapshot: Snapshot | None, files: tuple[str, ...]) -> TwoWayJoin:
+    def _make(self, snapshot: Snapshot | None, files: tuple[str, ...]) -> Any:
         self.lives += 1
-        store = BlockStore(self.directory, SPEC.schemas, f"life{self.lives}", files)
-        return make("xjoin", SPEC, Context(Budget(self.budget), store), snapshot)
+        store = BlockStore(self.directory, self.schemas, f"life{self.lives}", files)
+        return self.new(Context(Budget(self.budget), store), snapshot)
 
     def take(self, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
             self.rows_out += batch.num_rows
+            self.nulls_out += batch.column(batch.num_columns - 1).null_count
 
     def save(self, *, restore: bool) -> None:
         snapshot = self.operator.snapshot()
@@ -216,7 +277,12 @@ def drive(budget: int, input_bytes: int, *, one_key: bool) -> dict[str, Any]:
     source = Source(-(-input_bytes // ROW_BYTES // 2), one_key)
     batch_rows = max(500, min(budget // 20 // ROW_BYTES, 100_000))
     with tempfile.TemporaryDirectory() as directory:
-        join = Join(Path(directory), budget)
+        join = Join(
+            Path(directory),
+            budget,
+            SPEC.schemas,
+            lambda context, snapshot: make("xjoin", SPEC, context, snapshot),
+        )
         started = time.perf_counter()
         for number, start in enumerate(range(0, source.rows, batch_rows)):
             for side in SIDES:
@@ -249,7 +315,67 @@ def drive(budget: int, input_bytes: int, *, one_key: bool) -> dict[str, Any]:
     }
 
 
+def look_up(budget: int, table: Path, rows: int, algorithm: str) -> dict[str, Any]:
+    """A stream of keys, half of them few and frequent; half of the others are not in the table."""
+    rng = np.random.default_rng(3)
+    source = Source(rows, one_key=False)
+    keys = 2 * StagedTable(table, LOOKUP.table).rows
+    batch_rows = max(500, min(budget // 20 // ROW_BYTES, 100_000))
+    expected = bytes_read = 0
+
+    def new(context: Context, snapshot: Snapshot | None) -> Any:
+        opened = StagedTable(table, LOOKUP.table)
+        return make_lookup(algorithm, LOOKUP, context, opened, snapshot)
+
+    with tempfile.TemporaryDirectory() as directory:
+        join = Join(Path(directory), budget, (*LOOKUP.schemas, KEYS_SCHEMA), new)
+        started = time.perf_counter()
+        for number, start in enumerate(range(0, rows, batch_rows)):
+            batch = source.batch(0, start, batch_rows)
+            drawn = rng.integers(0, keys, batch.num_rows)
+            frequent = rng.zipf(1.2, batch.num_rows) % keys
+            drawn = np.where(rng.random(batch.num_rows) < 0.5, frequent, drawn)
+            expected += int((drawn % 2 == 0).sum())
+            join.take(join.operator.push(0, batch.set_column(0, "k", pa.array(drawn))))
+            if number % 3 == 2:
+                join.take(join.operator.poll(50_000))
+            if number % 10 == 5:
+                bytes_read += join.operator.ctx.counters.bytes_read
+                join.operator.ctx.counters.bytes_read = 0
+                join.save(restore=number % 20 == 5)
+        join.operator.finish(0)
+        while join.operator.status() is not Status.DONE:
+            join.take(join.operator.poll(1_000_000))
+        bytes_read += join.operator.ctx.counters.bytes_read
+        join.operator.ctx.store.close()
+    return {
+        "rows": rows,
+        "rows_out": join.rows_out,
+        "rows_matched": join.rows_out - join.nulls_out,
+        "matches_expected": expected,
+        "bytes_read": bytes_read,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def child_of_lookup(settings: dict[str, Any]) -> dict[str, Any]:
+    budget, algorithm = int(settings["budget"]), settings["algorithm"]
+    use_frugal_allocator()
+    with tempfile.TemporaryDirectory() as directory:
+        small = Path(directory) / "v000001" / "p00000"
+        stage_keys(small, 40_000)
+        look_up(4 << 20, small, 40_000, algorithm)
+    gc.collect()
+    resident = Resident()
+    baseline = resident.now()
+    with resident:
+        measured = look_up(budget, Path(settings["table"]), 1_000_000, algorithm)
+    return measured | {"growth": resident.peak - baseline, "budget": budget}
+
+
 def child(settings: dict[str, Any]) -> dict[str, Any]:
+    if "table" in settings:
+        return child_of_lookup(settings)
     budget = int(settings["budget"])
     times = int(settings.get("times", 20))
     one_key = settings.get("keys") == "one on the left"

@@ -6,8 +6,10 @@
                                                first attempts of tasks dawdle
 
 Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
-ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: master, memory,
-partitions, slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
+ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: job (join, or enrich: the
+right side is a table), algorithm, refresh (look whether the table has changed, then run), master,
+memory, partitions, slice_ms, points, java (options of the JVM), and any Spark setting with its
+dots.
 """
 
 import json
@@ -41,6 +43,9 @@ class Runner:
     """The session, and the query that it runs."""
 
     def __init__(self, settings: dict[str, str]) -> None:
+        self.job = settings.pop("job", "join")
+        self.algorithm = settings.pop("algorithm", "auto")
+        self.refresh = bool(settings.pop("refresh", ""))
         self.memory = settings.pop("memory", "200KB")
         self.partitions = int(settings.pop("partitions", 2))
         self.slice_ms = int(settings.pop("slice_ms", 250))
@@ -63,14 +68,20 @@ class Runner:
         return reader.option("maxFilesPerTrigger", 1).parquet(str(root / side))
 
     def run(self, root: Path, *, slow: bool = False) -> None:
-        joined = dovetail.join(
+        call, right = dovetail.join, self.stream(root, "right")
+        if self.job == "enrich":
+            call, right = dovetail.enrich, str(root / "right")
+            if self.refresh:
+                dovetail.refresh(root / "state")
+        joined = call(
             self.stream(root, "left"),
-            self.stream(root, "right"),
+            right,
             on="k",
             memory=self.memory,
             partitions=self.partitions,
             state=root / "state",
             slice_ms=self.slice_ms,
+            algorithm=self.algorithm,
         )
         if slow:
             (root / "attempts").mkdir(exist_ok=True)
@@ -94,9 +105,9 @@ class Runner:
             for side in ("left", "right"):
                 folder = root / side
                 folder.mkdir(exist_ok=True)
-                (root / "pool" / side / f"{number:04d}.parquet").rename(
-                    folder / f"{number:04d}.parquet"
-                )
+                source = root / "pool" / side / f"{number:04d}.parquet"
+                if source.exists():  # a table is there from the start
+                    source.rename(folder / source.name)
             armed = root / "armed" / point
             armed.touch()
             failures = []

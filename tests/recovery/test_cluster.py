@@ -138,6 +138,29 @@ def version(state: Path) -> int:
         return -1
 
 
+def kill_executors(
+    cluster: Cluster, job: Any, process: Any, root: Path, versions: tuple[int, ...], rng: Any
+) -> list[tuple[int, int]]:
+    """Kill an executor at each of these versions of the query in `root`."""
+    kills = []
+    for at_version in versions:
+        wait_for(
+            f"version {at_version} does not come",
+            lambda goal=at_version: (
+                process.poll() is not None
+                or (version(root / "state") >= goal and len(cluster.executors()) == 2)
+            ),
+            job.root / "log",
+        )
+        assert process.poll() is None, f"ended before the kills: {job.log_tail()}"
+        time.sleep(float(rng.uniform(0, 0.3)))
+        victim = cluster.executors()[int(rng.integers(2))]
+        victim.kill()
+        kills.append((at_version, victim.pid))
+    assert not (root / "result.parquet").exists(), "the query ended before the kills"
+    return kills
+
+
 def test_output_when_executors_are_killed_and_tasks_run_twice_then_equals_the_oracle(
     cluster: Cluster, job: Any, tools: Any
 ) -> None:
@@ -149,22 +172,7 @@ def test_output_when_executors_are_killed_and_tasks_run_twice_then_equals_the_or
         killed.write(side, tools.make_rows(side, rng, 1800, 400, 0), 12)
         slow.write(side, tools.make_rows(side, rng, 900, 300, 0), 3)
     process = job.start("cluster", **settings_for(cluster))
-    kills = []
-    for at_version in (2, 5, 8):
-        wait_for(
-            f"version {at_version} does not come",
-            lambda goal=at_version: (
-                process.poll() is not None
-                or (version(killed.root / "state") >= goal and len(cluster.executors()) == 2)
-            ),
-            job.root / "log",
-        )
-        assert process.poll() is None, f"ended before the kills: {job.log_tail()}"
-        time.sleep(float(rng.uniform(0, 0.3)))
-        victim = cluster.executors()[int(rng.integers(2))]
-        victim.kill()
-        kills.append((at_version, victim.pid))
-    assert not (killed.root / "result.parquet").exists(), "the query ended before the kills"
+    kills = kill_executors(cluster, job, process, killed.root, (2, 5, 8), rng)
     assert process.wait(timeout=300) == 0, f"seed {SEED}, killed {kills}: {job.log_tail()}"
 
     assert dovetail.progress(killed.root / "state").spilled_bytes > 0
@@ -173,3 +181,16 @@ def test_output_when_executors_are_killed_and_tasks_run_twice_then_equals_the_or
     again = [name for name in attempts if not name.endswith("-0")]
     assert again, f"no task ran twice: {attempts}"
     slow.check(f"seed {SEED}, second attempts {again}")
+
+
+def test_lookups_when_executors_are_killed_then_equal_the_oracle(
+    cluster: Cluster, job: Any, tools: Any
+) -> None:
+    rng = np.random.default_rng(SEED)
+    job.write("left", tools.make_rows("left", rng, 1200, 400, 0), 10)
+    job.write("right", tools.make_rows("right", rng, 1500, 300, 0), 2)
+    settings = {**settings_for(cluster), "job": "enrich", "memory": "600KB"}
+    process = job.start("once", **settings)
+    kills = kill_executors(cluster, job, process, job.root, (2, 5), rng)
+    assert process.wait(timeout=300) == 0, f"seed {SEED}, killed {kills}: {job.log_tail()}"
+    job.check(f"seed {SEED}, executors killed at {kills}")

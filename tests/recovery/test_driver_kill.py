@@ -1,10 +1,13 @@
 """The whole driver, JVM and workers, is killed with SIGKILL at random moments and started again."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dovetail
@@ -54,49 +57,116 @@ class Killer:
         return True
 
 
+class Hunt:
+    """One query, and the drivers that run it one after the other until they are killed."""
+
+    def __init__(
+        self, job: Any, tools: Any, streams: tuple[str, ...], settings: dict[str, str]
+    ) -> None:
+        self.job = job
+        self.tools = tools
+        self.streams = streams
+        self.settings = settings
+        self.rng = np.random.default_rng(SEED)
+        self.killer = Killer(self.rng, job.root / "state")
+        self.written = self.lives = self.kills = 0
+        self.java = "-Xshare:auto -Xlog:disable -Xlog:all=off"
+
+    def add_files(self, count: int) -> None:
+        for side in self.streams:
+            rows = self.tools.make_rows(side, self.rng, 70 * count, 300, self.written)
+            self.job.write(side, rows, count)
+        self.written += 70 * count
+
+    def first_life(self) -> None:
+        """The first driver lives. It leaves its loaded classes behind: others start faster."""
+        archive = self.job.root / "classes.jsa"
+        java = f"{self.java} -XX:ArchiveClassesAtExit={archive}"
+        first = self.job.start("once", **self.settings, java=java)
+        assert first.wait(timeout=300) == 0, self.job.log_tail()
+        limit = time.monotonic() + 30
+        while not archive.exists() and time.monotonic() < limit:
+            time.sleep(0.1)
+        self.java += f" -XX:SharedArchiveFile={archive}"
+
+    def start(self) -> Any:
+        self.lives += 1
+        return self.job.start("once", **self.settings, java=self.java, slice_ms=20)
+
+    def kill(self, times: int) -> None:
+        goal = self.kills + times
+        while self.kills < goal:
+            process = self.start()
+            if self.killer.wait(process):
+                self.tools.kill_group(process)
+                self.kills += 1
+            else:
+                assert process.returncode == 0, f"{self.about}: {self.job.log_tail()}"
+                self.add_files(FILES // 4)  # it was faster than we were
+
+    def last_life(self) -> None:
+        (self.job.root / "result.parquet").unlink(missing_ok=True)
+        assert self.start().wait(timeout=400) == 0, f"{self.about}: {self.job.log_tail()}"
+        assert dovetail.progress(self.job.root / "state").pending_rows == 0
+
+    @property
+    def about(self) -> str:
+        moments = self.killer.moments
+        return f"seed {SEED}, life {self.lives}, {self.kills} kills after (versions, s) {moments}"
+
+
 @pytest.mark.timeout(1200)
 def test_output_when_driver_is_killed_again_and_again_then_equals_the_oracle(
     job: Any, tools: Any
 ) -> None:
-    rng = np.random.default_rng(SEED)
-    archive = job.root / "classes.jsa"
-    state = job.root / "state"
-    written = 0
+    hunt = Hunt(job, tools, tools.sides, {"memory": "150KB"})
+    hunt.add_files(3)
+    hunt.first_life()
+    hunt.add_files(FILES)
+    hunt.kill(KILLS)
+    hunt.last_life()
+    assert dovetail.progress(job.root / "state").spilled_bytes > 0
+    job.check(hunt.about)
 
-    def add_files(count: int) -> None:
-        nonlocal written
-        for side in tools.sides:
-            rows = tools.make_rows(side, rng, 70 * count, 300, written)
-            job.write(side, rows, count)
-        written += 70 * count
 
-    # The first driver lives. It leaves its loaded classes behind, and the others start faster.
-    add_files(3)
-    quiet = "-Xshare:auto -Xlog:disable -Xlog:all=off"
-    first = job.start("once", java=f"{quiet} -XX:ArchiveClassesAtExit={archive}")
-    assert first.wait(timeout=300) == 0, job.log_tail()
-    limit = time.monotonic() + 30
-    while not archive.exists() and time.monotonic() < limit:
-        time.sleep(0.1)
+@pytest.mark.timeout(600)
+def test_lookups_when_driver_is_killed_and_the_table_changes_then_each_row_meets_one_version(
+    job: Any, tools: Any
+) -> None:
+    settings = {"job": "enrich", "memory": "600KB", "algorithm": "meshjoin"}
+    hunt = Hunt(job, tools, ("left",), settings)
+    old = tools.make_rows("right", hunt.rng, 900, 250, 0)
+    job.write("right", old, 2)
+    hunt.add_files(2)
+    hunt.first_life()
+    before = hunt.written
+    hunt.add_files(10)
+    hunt.kill(3)
+    new = tools.make_rows("right", hunt.rng, 1000, 300, 5000)
+    shutil.rmtree(job.root / "right")
+    job.write("right", new, 1)
+    hunt.settings["refresh"] = "yes"
+    after = hunt.written
+    hunt.add_files(4)
+    hunt.kill(3)
+    hunt.last_life()
 
-    add_files(FILES)
-    settings = {"java": f"{quiet} -XX:SharedArchiveFile={archive}", "slice_ms": 20}
-    killer = Killer(rng, state)
-    lives = kills = 0
-    while kills < KILLS:
-        lives += 1
-        process = job.start("once", memory="150KB", **settings)
-        if killer.wait(process):
-            tools.kill_group(process)
-            kills += 1
-        else:
-            assert process.returncode == 0, f"seed {SEED}, life {lives}: {job.log_tail()}"
-            add_files(FILES // 4)  # it was faster than we were
-    (job.root / "result.parquet").unlink(missing_ok=True)
-    last = job.start("once", memory="150KB", **settings)
-    about = f"seed {SEED}, {kills} kills after (versions, seconds) {killer.moments}"
-    assert last.wait(timeout=400) == 0, f"{about}: {job.log_tail()}"
-    progress = dovetail.progress(state)
-    assert progress.spilled_bytes > 0
-    assert progress.pending_rows == 0
-    job.check(about)
+    left = pq.read_table(sorted((job.root / "left").glob("*.parquet")))
+    joined = [tools.expected_join(left, right) for right in (old, new)]
+    wanted = [by_row(table) for table in joined]
+    found = by_row(pq.read_table(job.root / "result.parquet"))
+    for number in range(hunt.written):
+        results = found.get(number, [])
+        versions = [n for n in (0, 1) if wanted[n].get(number, []) == results]
+        about = f"{hunt.about}: row {number} of {hunt.written} has {results}"
+        assert versions, about
+        assert (0 in versions) or number >= before, f"{about}, but came before the change"
+        assert (1 in versions) or number < after, f"{about}, but came after the change"
+
+
+def by_row(joined: pa.Table) -> dict[int, list[Any]]:
+    """The results of each row of the left side, sorted."""
+    rows: dict[int, list[Any]] = {}
+    for row in joined.to_pylist():
+        rows.setdefault(row["left_id"], []).append((row["k"], row["right_id"], row["right_text"]))
+    return {number: sorted(results) for number, results in rows.items()}

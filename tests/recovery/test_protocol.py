@@ -23,6 +23,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import StateError, StateMissingError
+from dovetail.spark import staging as staging_module
 from dovetail.spark import state as state_module
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS
@@ -353,11 +354,12 @@ def test_task_when_its_partition_is_gone_then_refuses(protocol: ModuleType, tmp_
 
 
 @pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("job", ["join", "enrich"])
 def test_files_when_many_steps_have_run_or_failed_then_are_closed(
-    protocol: ModuleType, at_point: Any, tmp_path: Path, keep: bool
+    protocol: ModuleType, at_point: Any, tmp_path: Path, job: str, keep: bool
 ) -> None:
     """A worker lives as long as the query does: it must not collect open files."""
-    partition = protocol.Partition(tmp_path)
+    partition = (protocol.Partition if job == "join" else protocol.LookupPartition)(tmp_path)
     prepare(tmp_path, 1)
     fail = [False]
 
@@ -369,6 +371,8 @@ def test_files_when_many_steps_have_run_or_failed_then_are_closed(
     counts = []
     for batch in range(30):
         rows = protocol.rows_of(batch, 9)
+        if job == "enrich" and batch % 5 == 0:
+            partition.stage(batch // 5 + 1, "x", 50)
         fail[0] = batch % 3 == 1
         if fail[0]:
             with pytest.raises(Failed):
@@ -376,7 +380,7 @@ def test_files_when_many_steps_have_run_or_failed_then_are_closed(
             fail[0] = False
         partition.run(batch, rows, 0, keep=keep)
         counts.append(psutil.Process().num_fds())
-    assert dovetail.progress(tmp_path).spilled_bytes > 0
+    assert dovetail.progress(tmp_path).spilled_bytes > 0 or job == "enrich"
     assert max(counts[5:]) <= counts[4], f"open files, batch by batch: {counts}"
     assert len(list((tmp_path / "p00000").glob("*.tmp"))) == 0
 
@@ -431,3 +435,99 @@ def test_state_when_any_byte_of_it_is_damaged_then_is_refused_or_unharmed(
             assert str(tmp_path / "state") in said, f"{about}: {said}"
     assert refused[".arrows"] > 10, f"seed {seed}: {refused}"
     assert refused["v"] > 3, f"seed {seed}: {refused}"
+
+
+# -- a stream and a staged table ------------------------------------------------------------
+
+
+def results_by_row(rows: Counter[str]) -> dict[int, str | None]:
+    """The text that each stream row found, cut short; every row has exactly one result."""
+    found: dict[int, str | None] = {}
+    for text, count in rows.items():
+        _, left_id, _, _, right_text = eval(text)
+        assert count == 1, f"row {left_id} came {count} times"
+        assert left_id not in found, f"row {left_id} came with two versions"
+        found[left_id] = right_text and right_text.strip()
+    return found
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("algorithm", ["meshjoin", "ameshjoin", "ssbj"])
+def test_lookup_when_table_is_refreshed_while_rows_wait_then_they_finish_on_the_old_one(
+    protocol: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+    keep: bool,
+) -> None:
+    monkeypatch.setattr(step_module, "_cached", None)
+    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 0)  # so that rows are left waiting
+    partition = protocol.LookupPartition(tmp_path, algorithm=algorithm)
+    prepare(tmp_path, 1)
+    partition.stage(1, "old", 8000)
+    first, second = (protocol.lookup_rows(batch, 200, 9000) for batch in (0, 1))
+    total = partition.run(0, first, 0, keep=keep)
+    waiting = dovetail.progress(tmp_path).pending_rows
+    assert waiting > 50, "no row waits"
+    partition.stage(2, "new", 8500)
+    total += partition.run(1, second, 0, keep=keep)
+    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 1000)
+    total += drain(partition, protocol, 2)
+    wanted: dict[int, str | None] = {}
+    for rows, text, keys in ((first, "old", 8000), (second, "new", 8500)):
+        for key, number in protocol.numbered_keys(rows):
+            wanted[number] = f"{text} {key}" if key < keys else None
+    assert results_by_row(total) == wanted
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "seed"), [("seek", 1), ("meshjoin", 2), ("ssbj", 3), ("inl", 4), ("meshjoin", 5)]
+)
+def test_lookup_history_when_tasks_die_and_the_table_changes_then_each_row_meets_one_version(
+    protocol: ModuleType, at_point: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    algorithm: str, seed: int,
+) -> None:  # fmt: skip
+    """A version is deleted as soon as nothing committed refers to it."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 0)
+    partition = protocol.LookupPartition(tmp_path, algorithm=algorithm)
+    prepare(tmp_path, 1)
+    doom: list[tuple[str, type[BaseException]]] = []
+    fired: Counter[str] = Counter()
+
+    def hook(name: str) -> None:
+        if doom and doom[0][0] == name:
+            fired[name] += 1
+            raise doom.pop()[1](name)
+
+    at_point(hook)
+    total: Counter[str] = Counter()
+    wanted: dict[int, str | None] = {}
+    version, batches = 0, 14
+    for batch in range(batches):
+        if batch == 0 or rng.random() < 0.4:
+            version += 1
+            partition.stage(version, f"v{version}", 6000)
+            keep = {f"v{version:06d}", f"v{max(1, version - 1):06d}"}
+            staging_module._delete_unused(tmp_path, keep, 1)
+        rows = protocol.lookup_rows(batch, int(rng.integers(0, 120)), 6500)
+        for key, number in protocol.numbered_keys(rows):
+            wanted[number] = f"v{version} {key}" if key < 6000 else None
+        seen: list[Counter[str]] = []
+        while len(seen) < 1 + int(rng.random() < 0.3):
+            doom[:] = [(str(rng.choice(POINTS)), Killed)] if rng.random() < 0.5 else []
+            if rng.random() < 0.4:
+                step_module._cached = None  # another worker
+            try:
+                seen.append(partition.run(batch, rows, int(rng.integers(99)), keep=True))
+            except Killed:
+                continue
+        assert all(again == seen[0] for again in seen), f"seed {seed}: a replay emitted other rows"
+        total += seen[0]
+    doom.clear()
+    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 1000)
+    total += drain(partition, protocol, batches)
+    assert version > 2, f"seed {seed}: the table did not change"
+    assert fired.total() > 2, f"seed {seed}: too few faults fired: {fired}"
+    assert results_by_row(total) == wanted, f"seed {seed}, {algorithm}, faults {fired}"
+    assert len(list((tmp_path / "table").glob("v*"))) <= 4

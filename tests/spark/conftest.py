@@ -5,6 +5,8 @@ rows, values as Arrow gives them, so that NaN equals NaN and -0.0 differs from 0
 """
 
 import os
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,11 +25,12 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryException
 
 import dovetail
 from dovetail.spark.metrics import Progress
 from dovetail.spark.session import local_session
+from dovetail.testing.generators import draw_ranks, key_column, random_nans
 
 CONF = {
     "spark.sql.shuffle.partitions": "2",
@@ -96,15 +100,63 @@ def assert_same_rows(got: DataFrame | pa.Table, expected: DataFrame | pa.Table, 
         )
 
 
+def keys_of(type_: pa.DataType, rows: int, domain: int, seed: int) -> pa.Array:
+    """Keys with a tenth of nulls and, for floats, a tenth of NaNs of any kind."""
+    rng = np.random.default_rng(seed)
+    column = key_column(type_, draw_ranks(rng, rows, "uniform", domain))
+    if pa.types.is_floating(type_):
+        nans = pa.array(random_nans(rng, rows).astype(type_.to_pandas_dtype()))
+        column = pc.if_else(pa.array(rng.random(rows) < 0.1), nans, column)
+    return pc.if_else(pa.array(rng.random(rows) < 0.1), pa.scalar(None, type_), column)
+
+
+def two_column_rows(side: str, seed: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    rows = 600
+    return pa.table(
+        {
+            "a": keys_of(pa.int32(), rows, 9, seed),
+            "b": keys_of(pa.string(), rows, 11, seed + 10),
+            f"{side}_x": keys_of(pa.float64(), rows, 15, seed + 20),
+            f"{side}_id": rng.permutation(rows),
+        }
+    )
+
+
+def nested_rows(side: str, seed: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    rows = 500
+    items = [[f"{n}" * 9, None, "x"][: n % 4] for n in range(rows)]
+    return pa.table(
+        {
+            "k": rng.integers(0, 120, rows),
+            f"{side}_struct": pa.array(
+                [None if n % 7 == 0 else {"n": n, "t": {"s": f"s{n}"}} for n in range(rows)]
+            ),
+            f"{side}_array": pa.array([None if n % 5 == 0 else items[n] for n in range(rows)]),
+            f"{side}_map": pa.array(
+                [None if n % 6 == 0 else [("a", n), (f"b{n}", None)] for n in range(rows)],
+                pa.map_(pa.string(), pa.int64()),
+            ),
+            f"{side}_deep": pa.array([[{"at": [n, n + 1]}] for n in range(rows)]),
+            f"{side}_when": pa.array(rng.integers(0, 10**15, rows), pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
 @dataclass
 class Bench:
-    """Two inputs as folders of Parquet files, a join of them, and a query that runs it."""
+    """Inputs as folders of Parquet files, a join of them, and a query that runs it."""
 
     spark: SparkSession
     root: Path
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
 
     # -- inputs -----------------------------------------------------------------------------
+
+    keys_of = staticmethod(keys_of)
+    two_column_rows = staticmethod(two_column_rows)
+    nested_rows = staticmethod(nested_rows)
 
     def write(self, name: str, rows: pa.Table | pa.RecordBatch, files: int = 2) -> None:
         """Add rows to an input, as this many files."""
@@ -128,7 +180,7 @@ class Bench:
         known = len(self.batch(name).toArrow()) if name in self.schemas else 0
         ids = np.arange(known, known + len(keys))
         letters = rng.integers(97, 123, (len(keys), text), dtype=np.uint8)
-        texts = [row.tobytes().decode() for row in letters]
+        texts = pa.array([row.tobytes().decode() for row in letters], pa.string())
         columns = {"k": keys, f"{name}_id": ids, f"{name}_text": texts}
         self.write(name, pa.table(columns), files)
 
@@ -161,6 +213,12 @@ class Bench:
         sides = [self.stream(name, files_per_trigger) for name in ("left", "right")]
         return dovetail.join(*sides, **options)
 
+    def enrich(self, table: Any = None, files_per_trigger: int = 1, **options: Any) -> DataFrame:
+        """`stream` looked up in `table`, on `k` unless told otherwise."""
+        options = {"on": "k", "state": self.state, "partitions": 2, **options}
+        table = self.batch("table") if table is None else table
+        return dovetail.enrich(self.stream("stream", files_per_trigger), table, **options)
+
     def start(self, joined: DataFrame, **trigger: Any) -> StreamingQuery:
         writer = joined.writeStream.format("parquet").option("path", str(self.out))
         writer = writer.option("checkpointLocation", str(self.checkpoint))
@@ -179,6 +237,9 @@ class Bench:
     def expected(self, on: Any = "k") -> DataFrame:
         return self.batch("left").join(self.batch("right"), on)
 
+    def enriched(self, how: str = "inner", on: Any = "k") -> DataFrame:
+        return self.batch("stream").join(self.batch("table"), on, how)
+
     def check(self, about: str, expected: DataFrame | None = None) -> None:
         """The Parquet sink holds what Spark's batch join gives."""
         assert_same_rows(self.results(), self.expected() if expected is None else expected, about)
@@ -194,7 +255,58 @@ class Bench:
         finally:
             query.stop()
 
+    # -- what goes wrong --------------------------------------------------------------------
+
+    def failure(
+        self, joined: DataFrame, sink: str = "parquet", checkpoint: Path | None = None
+    ) -> str:
+        """What a query that has to fail says. The Parquet sink skips batches that it has."""
+        writer = joined.writeStream.format(sink).option("path", str(self.out))
+        writer = writer.option("checkpointLocation", str(checkpoint or self.checkpoint))
+        with pytest.raises(StreamingQueryException) as raised:
+            writer.trigger(availableNow=True).start().awaitTermination()
+        return str(raised.value)
+
+    @staticmethod
+    def says(text: str, *fragments: str) -> None:
+        for fragment in fragments:
+            assert fragment in text, f"{fragment!r} is not in: {text}"
+
+    @staticmethod
+    def contents(folder: Path) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    @staticmethod
+    def flip(path: Path, position: float) -> bytes:
+        """Damage a few bytes at this share of the file; returns what it held before."""
+        before = path.read_bytes()
+        at = min(int(len(before) * position), len(before) - 4)
+        damaged = bytes(255 - byte for byte in before[at : at + 4])
+        path.write_bytes(before[:at] + damaged + before[at + 4 :])
+        return before
+
 
 @pytest.fixture
 def same_rows() -> Any:
     return assert_same_rows
+
+
+@pytest.fixture(scope="session")
+def frames(spark: SparkSession) -> Callable[..., DataFrame]:
+    """A small batch DataFrame from SQL columns: `frames("1 as k", "'x' as a")`."""
+    return lambda *columns: spark.range(1).selectExpr(*columns)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 KB; `mount -o remount,size=...` makes it larger."""
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("a full disk needs a small tmpfs, and mounting one needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"a full disk needs a small tmpfs, but {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -6,15 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQueryException
 
 import dovetail
 from dovetail import errors
@@ -23,12 +21,6 @@ pytestmark = pytest.mark.spark
 
 
 # -- arguments ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def frames(spark: SparkSession) -> Callable[..., DataFrame]:
-    """A small batch DataFrame from SQL columns: `frames("1 as k", "'x' as a")`."""
-    return lambda *columns: spark.range(1).selectExpr(*columns)
 
 
 Wrong = tuple[list[str], list[str], dict[str, Any], type[Exception], list[str]]
@@ -221,22 +213,6 @@ def test_join_when_streaming_without_state_then_asks_for_it(bench: Any) -> None:
 # -- in a query -----------------------------------------------------------------------------
 
 
-def failure(
-    bench: Any, joined: DataFrame, sink: str = "parquet", checkpoint: Path | None = None
-) -> str:
-    """What a query that has to fail says. The Parquet sink skips batches that it has already."""
-    writer = joined.writeStream.format(sink).option("path", str(bench.out))
-    writer = writer.option("checkpointLocation", str(checkpoint or bench.checkpoint))
-    with pytest.raises(StreamingQueryException) as raised:
-        writer.trigger(availableNow=True).start().awaitTermination()
-    return str(raised.value)
-
-
-def says(text: str, *fragments: str) -> None:
-    for fragment in fragments:
-        assert fragment in text, f"{fragment!r} is not in: {text}"
-
-
 @pytest.fixture(scope="module")
 def begun_once(bench_at: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A query that has run over some files; new ones have come since.
@@ -268,10 +244,6 @@ def join_of(bench: Any, **options: Any) -> DataFrame:
     return bench.join(**{"memory": "90KB", "partitions": 1, **options})
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def goes_on(bench: Any, about: str) -> None:
     """Nothing was lost: the query goes on, and its result is right."""
     bench.run(join_of(bench))
@@ -284,8 +256,8 @@ def test_input_batch_when_too_large_for_the_budget_then_says_the_least_that_woul
     for side in ("left", "right"):
         bench.keyed(side, np.arange(2000), files=1)
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-    text = failure(bench, join_of(bench, memory="70KB"))
-    says(text, "MemoryBudgetError", "an input batch of", "does not fit", "maxRecordsPerBatch")
+    text = bench.failure(join_of(bench, memory="70KB"))
+    bench.says(text, "MemoryBudgetError", "an input batch of", "does not fit", "maxRecordsPerBatch")
     least = re.search(r"A share of ([\d.]+ KB) would do", text)
     assert least, text
     bench.run(join_of(bench, memory=least[1]))
@@ -295,15 +267,16 @@ def test_input_batch_when_too_large_for_the_budget_then_says_the_least_that_woul
 def test_shj_when_over_budget_then_names_xjoin(bench: Any) -> None:
     for side in ("left", "right"):
         bench.keyed(side, np.arange(3000), files=1)
-    text = failure(bench, join_of(bench, algorithm="shj", memory="200KB"))
-    says(text, "MemoryBudgetError", "algorithm 'shj' keeps every row", "algorithm='xjoin'")
+    text = bench.failure(join_of(bench, algorithm="shj", memory="200KB"))
+    bench.says(text, "MemoryBudgetError", "algorithm 'shj' keeps every row", "algorithm='xjoin'")
     bench.run(join_of(bench, algorithm="shj", memory="4MB"))  # the other way out
     bench.check("shj with more memory")
 
 
 def test_state_when_of_another_query_then_is_refused_and_left_alone(begun: Any) -> None:
-    text = failure(begun, join_of(begun), "noop", begun.root / "another checkpoint")
-    says(text, "StateMismatchError", str(begun.state), "belongs to another query", "state= of its")
+    text = begun.failure(join_of(begun), "noop", begun.root / "another checkpoint")
+    begun.says(text, "StateMismatchError", str(begun.state), "belongs to another query")
+    begun.says(text, "state= of its")
     goes_on(begun, "after another query tried")
 
 
@@ -323,21 +296,21 @@ def test_state_when_made_with_other_settings_then_is_refused_and_left_alone(
     if "on" in changed:
         sides[1] = sides[1].withColumnRenamed("k", "k2")
     options = {"on": "k", "memory": "90KB", "partitions": 1, "state": begun.state, **changed}
-    before = contents(begun.state)
+    before = begun.contents(begun.state)
     with pytest.raises(errors.StateMismatchError) as raised:
         dovetail.join(*sides, **options)
-    says(str(raised.value), str(begun.state), fragment, "Go back to the old setting")
-    assert contents(begun.state) == before
+    begun.says(str(raised.value), str(begun.state), fragment, "Go back to the old setting")
+    assert begun.contents(begun.state) == before
 
 
 def test_state_when_input_has_other_columns_then_is_refused_and_left_alone(begun: Any) -> None:
     left = begun.stream("left").withColumn("more", F.lit(1))
-    before = contents(begun.state)
+    before = begun.contents(begun.state)
     with pytest.raises(errors.StateMismatchError, match=r"left=.*more"):
         dovetail.join(
             left, begun.stream("right"), on="k", memory="90KB", partitions=1, state=begun.state
         )
-    assert contents(begun.state) == before
+    assert begun.contents(begun.state) == before
 
 
 def newest(state: Path, pattern: str) -> Path:
@@ -363,21 +336,13 @@ def test_state_when_partly_lost_then_says_so_and_goes_on_once_it_is_back(
     assert gone, f"there is no {lost}"
     for path in gone:
         shutil.move(path, aside / path.name)
-    text = failure(begun, join_of(begun))
-    says(text, kind, fragment, str(begun.state), "start over")
+    text = begun.failure(join_of(begun))
+    begun.says(text, kind, fragment, str(begun.state), "start over")
     if not lost and begun.state.exists():
         shutil.rmtree(begun.state)
     for path in gone:
         shutil.move(aside / path.name, path)
     goes_on(begun, f"after {lost or 'the state'} was gone for a while")
-
-
-def flip(path: Path, position: float) -> bytes:
-    """Damage a few bytes at this share of the file; returns what it held before."""
-    before = path.read_bytes()
-    at = min(int(len(before) * position), len(before) - 4)
-    path.write_bytes(before[:at] + bytes(255 - b for b in before[at : at + 4]) + before[at + 4 :])
-    return before
 
 
 @pytest.mark.parametrize(
@@ -393,9 +358,9 @@ def test_state_when_damaged_then_names_the_file_and_goes_on_once_it_is_whole(
     begun: Any, pattern: str, position: float, fragment: str
 ) -> None:
     path = newest(begun.state, pattern)
-    before = flip(path, position)
-    text = failure(begun, join_of(begun))
-    says(text, "StateCorruptError", str(path), fragment)
+    before = begun.flip(path, position)
+    text = begun.failure(join_of(begun))
+    begun.says(text, "StateCorruptError", str(path), fragment)
     path.write_bytes(before)
     goes_on(begun, f"after {path.name} was damaged for a while")
 
@@ -405,7 +370,7 @@ def test_identity_when_damaged_then_names_the_file_and_goes_on_once_it_is_whole(
 ) -> None:
     path = begun.state / "identity.json"
     for position, kind in ((0.0, errors.StateCorruptError), (0.3, errors.StateError)):
-        before = flip(path, position)
+        before = begun.flip(path, position)
         with pytest.raises(kind, match=re.escape(str(begun.state))):
             join_of(begun)
         path.write_bytes(before)
@@ -425,12 +390,12 @@ def test_outbox_when_damaged_then_replay_names_the_file_and_goes_on_once_it_is_w
         (commits / name).unlink(missing_ok=True)
     path = newest(bench.state, "*-out.arrows")
     shutil.rmtree(bench.out)  # as if the sink had not got the batch either
-    before = flip(path, 0.6)
-    text = failure(bench, join_of(bench, memory=None))
-    says(text, "StateCorruptError", "the results in", str(path), "Restore")
+    before = bench.flip(path, 0.6)
+    text = bench.failure(join_of(bench, memory=None))
+    bench.says(text, "StateCorruptError", "the results in", str(path), "Restore")
     path.unlink()
-    text = failure(bench, join_of(bench, memory=None))
-    says(text, "StateMissingError", str(path), "is gone, but its batch is being replayed")
+    text = bench.failure(join_of(bench, memory=None))
+    bench.says(text, "StateMissingError", str(path), "is gone, but its batch is being replayed")
     path.write_bytes(before)
     bench.run(join_of(bench, memory=None))
     bench.check("after the outbox was damaged for a while")
@@ -445,8 +410,8 @@ def test_state_when_a_version_is_gone_that_is_asked_for_again_then_says_so(begun
     path = newest(begun.state, "v*")
     before = path.read_bytes()
     path.unlink()
-    text = failure(begun, join_of(begun), "noop")
-    says(text, "StateMissingError", str(path), f"asks for batch {last} again")
+    text = begun.failure(join_of(begun), "noop")
+    begun.says(text, "StateMissingError", str(path), f"asks for batch {last} again")
     path.write_bytes(before)
     goes_on(begun, "after a version was gone for a while")
 
@@ -455,27 +420,12 @@ def test_state_when_its_path_is_a_file_then_says_so(bench: Any) -> None:
     for side in ("left", "right"):
         bench.keyed(side, np.arange(10), files=1)
     bench.state.write_text("a file")
-    text = failure(bench, join_of(bench))
-    says(text, "StorageError", str(bench.state), "check that the directory exists, is writable")
+    text = bench.failure(join_of(bench))
+    bench.says(text, "StorageError", str(bench.state), "check that the directory exists")
     assert bench.state.read_text() == "a file"
     bench.state.unlink()
     bench.run(join_of(bench))
     bench.check("after the file was gone")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 300 KB."""
-    if os.geteuid() != 0 or not shutil.which("mount"):
-        pytest.skip("a full disk needs a small tmpfs, and mounting one needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"a full disk needs a small tmpfs, but {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_disk_when_full_then_says_so_and_goes_on_once_there_is_room(
@@ -486,9 +436,9 @@ def test_disk_when_full_then_says_so_and_goes_on_once_there_is_room(
         bench.keyed(side, rng.integers(0, 300, 2400), files=4)
     joined = join_of(bench, state=small_disk / "state")
     for _ in range(2):  # trying again does not make it worse
-        text = failure(bench, joined)
-        says(text, "StorageError", str(small_disk), "No space left on device", "make room there")
-        says(text, "the last committed version is intact")
+        text = bench.failure(joined)
+        bench.says(text, "StorageError", str(small_disk), "No space left on device", "make room")
+        bench.says(text, "the last committed version is intact")
     remount = ["mount", "-o", "remount,size=64m", str(small_disk)]
     subprocess.run(remount, check=True)
     bench.run(join_of(bench, state=small_disk / "state"))

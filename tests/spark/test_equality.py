@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
 
 import dovetail
-from dovetail.testing.generators import draw_ranks, key_column, random_nans
 
 pytestmark = pytest.mark.spark
 
@@ -36,21 +34,11 @@ KEY_TYPES = {
 }
 
 
-def keys_of(type_: pa.DataType, rows: int, domain: int, seed: int) -> pa.Array:
-    """Keys with a tenth of nulls and, for floats, a tenth of NaNs of any kind."""
-    rng = np.random.default_rng(seed)
-    column = key_column(type_, draw_ranks(rng, rows, "uniform", domain))
-    if pa.types.is_floating(type_):
-        nans = pa.array(random_nans(rng, rows).astype(type_.to_pandas_dtype()))
-        column = pc.if_else(pa.array(rng.random(rows) < 0.1), nans, column)
-    return pc.if_else(pa.array(rng.random(rows) < 0.1), pa.scalar(None, type_), column)
-
-
 @pytest.mark.parametrize("name", KEY_TYPES)
 def test_join_when_keyed_by_any_atomic_type_then_equals_spark(bench: Any, name: str) -> None:
     rows, text = (220, 500) if name == "boolean" else (900, 130)
     for number, side in enumerate(("left", "right")):
-        bench.keyed(side, keys_of(KEY_TYPES[name], rows, 70, SEED + number), 1, text)
+        bench.keyed(side, bench.keys_of(KEY_TYPES[name], rows, 70, SEED + number), 1, text)
     bench.run(bench.join(memory=TINY))
     assert bench.progress().spilled_bytes > 0, f"{name}: nothing was spilled"
     bench.check(f"key of type {name}, seed {SEED}, memory {TINY}")
@@ -81,19 +69,6 @@ def test_join_when_files_arrive_unevenly_then_equals_spark(bench: Any) -> None:
     query = bench.run(bench.join(memory=TINY, partitions=1))
     assert len({record["batch"] for record in bench.progress().records()}) >= 5, query.id
     bench.check(f"five files against one, seed {SEED}")
-
-
-def two_column_rows(side: str, seed: int) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    rows = 600
-    return pa.table(
-        {
-            "a": keys_of(pa.int32(), rows, 9, seed),
-            "b": keys_of(pa.string(), rows, 11, seed + 10),
-            f"{side}_x": keys_of(pa.float64(), rows, 15, seed + 20),
-            f"{side}_id": rng.permutation(rows),
-        }
-    )
 
 
 ON: dict[str, tuple[Any, Callable[..., Any]]] = {
@@ -131,7 +106,7 @@ def test_join_when_on_takes_any_form_then_equals_spark(
 ) -> None:
     on, spark_join = ON[form]
     for number, side in enumerate(("left", "right")):
-        bench.write(side, two_column_rows(side, SEED + number), files=1)
+        bench.write(side, bench.two_column_rows(side, SEED + number), files=1)
     left, right = bench.batch("left"), bench.batch("right")
     renamed = right.drop(*DROPPED.get(form, []))
     if form == "pairs":
@@ -144,36 +119,15 @@ def test_join_when_on_takes_any_form_then_equals_spark(
 
 def test_join_when_key_is_composite_with_nulls_then_equals_spark(bench: Any) -> None:
     for number, side in enumerate(("left", "right")):
-        bench.write(side, two_column_rows(side, SEED + number), files=3)
+        bench.write(side, bench.two_column_rows(side, SEED + number), files=3)
     bench.run(bench.join(on=["a", "b"], memory="140KB"))
     assert bench.progress().spilled_bytes > 0
     bench.check(f"composite key, seed {SEED}", bench.expected(["a", "b"]))
 
 
-def nested_rows(side: str, seed: int) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    rows = 500
-    items = [[f"{n}" * 9, None, "x"][: n % 4] for n in range(rows)]
-    return pa.table(
-        {
-            "k": rng.integers(0, 120, rows),
-            f"{side}_struct": pa.array(
-                [None if n % 7 == 0 else {"n": n, "t": {"s": f"s{n}"}} for n in range(rows)]
-            ),
-            f"{side}_array": pa.array([None if n % 5 == 0 else items[n] for n in range(rows)]),
-            f"{side}_map": pa.array(
-                [None if n % 6 == 0 else [("a", n), (f"b{n}", None)] for n in range(rows)],
-                pa.map_(pa.string(), pa.int64()),
-            ),
-            f"{side}_deep": pa.array([[{"at": [n, n + 1]}] for n in range(rows)]),
-            f"{side}_when": pa.array(rng.integers(0, 10**15, rows), pa.timestamp("us", tz="UTC")),
-        }
-    )
-
-
 def test_join_when_payload_is_nested_then_equals_spark(bench: Any) -> None:
     for number, side in enumerate(("left", "right")):
-        bench.write(side, nested_rows(side, SEED + number))
+        bench.write(side, bench.nested_rows(side, SEED + number))
     bench.run(bench.join(memory=TINY))
     assert bench.progress().spilled_bytes > 0
     bench.check(f"nested payload, seed {SEED}")
@@ -235,7 +189,7 @@ def test_join_when_first_batches_bring_no_row_to_join_then_equals_spark(bench: A
 
 def test_join_when_column_names_are_awkward_then_equals_spark(bench: Any) -> None:
     for number, side in enumerate(("left", "right")):
-        table = two_column_rows(side, SEED + number).select(["a", f"{side}_id"])
+        table = bench.two_column_rows(side, SEED + number).select(["a", f"{side}_id"])
         bench.write(side, table.rename_columns(["the key", f"{side}.id"]), files=1)
     bench.run(bench.join(on="the key"))
     bench.check("names with blanks and dots", bench.expected("the key"))

@@ -20,6 +20,8 @@ MODULES = (
     "dovetail.bench.cost_growth",
     "dovetail.bench.mesh_shedding",
     "dovetail.bench.enrich_kernel",
+    "dovetail.bench.mesh",
+    "dovetail.bench.ssbj",
     "dovetail.bench.spark_enrich",
 )
 DEFAULT_REPETITIONS = 5

@@ -26,9 +26,11 @@ _EXAMPLES = """
 
   [cyan]dovetail demo[/cyan]                     join two made-up streams
 
+  [cyan]dovetail demo enrich[/cyan]              look a stream up in a table
+
   [cyan]dovetail doctor[/cyan]                   is all here that Spark needs?
 
-  [cyan]dovetail run examples/job.toml[/cyan]    run the join that a file describes
+  [cyan]dovetail run examples/job.toml[/cyan]    run the job that a file describes
 
   [cyan]dovetail top ckpt/join[/cyan]            watch a running join
 """

@@ -1,10 +1,11 @@
-"""`dovetail demo`: the main job on local Spark, with data that it makes, checked in the end."""
+"""`dovetail demo`: the main jobs on local Spark, with data that it makes, checked in the end."""
 
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,22 +13,29 @@ import typer
 from rich.console import Console
 
 from dovetail.api import join, progress
-from dovetail.cli.demo_data import KEY, Streams, make_streams
+from dovetail.cli import demo_enrich
+from dovetail.cli.demo_check import Comparison, compare, report
+from dovetail.cli.demo_data import KEY, Settings, Streams, make_shop, make_streams
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console, summary
 from dovetail.cli.watch import Watched, watch
 from dovetail.errors import ArgumentError
 from dovetail.kernel.memory import format_bytes, parse_bytes
+from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_ENRICH_BYTES
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+__all__ = ["EXAMPLES", "NAME", "Comparison", "command", "compare"]
 
 NAME = "demo"
 EXAMPLES = """
 [bold]Examples[/bold]
 
   [cyan]dovetail demo[/cyan]                         200,000 rows a side
+
+  [cyan]dovetail demo enrich[/cyan]                  orders and their customers
 
   [cyan]dovetail demo --rows 1000000[/cyan]          more rows; takes minutes
 
@@ -37,33 +45,34 @@ EXAMPLES = """
 """
 _BATCH_SHARE = 1 / 8  # of a partition's budget: what one input batch may take at most
 _LARGEST_BATCH = 10_000
-_EXAMPLES_SHOWN = 3
+_SMALL_INDEX_BYTES = 8 << 10  # what the pages of a tiny table need
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the demo is to run."""
+class What(StrEnum):
+    """The jobs that can be shown."""
 
-    partitions: int
-    budget_bytes: int
-    batch_rows: int
+    JOIN = "join"  #: two streams
+    ENRICH = "enrich"  #: a stream and a table
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The multiset of result rows against that of Spark's batch join."""
-
-    expected: int
-    found: int
-    missing: int  #: rows of the batch join that the result lacks
-    surplus: int  #: rows of the result that the batch join lacks
-    examples: tuple[str, ...] = ()  #: some of either
+_ROWS = {What.JOIN: 200_000, What.ENRICH: 100_000}  # either takes less than a minute
 
 
 def command(
-    rows: Annotated[int, typer.Option(min=1, help="Rows on each side.")] = 200_000,
+    what: Annotated[
+        What, typer.Argument(help="Two streams joined, or a stream enriched from a table.")
+    ] = What.JOIN,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rows on each side; for enrich, of the stream.",
+            show_default="200000; 100000 for enrich",
+        ),
+    ] = None,
     budget_share: Annotated[
-        float, typer.Option(min=0.0, help="The budget, as a share of the input's size in memory.")
+        float,
+        typer.Option(min=0.0, help="The budget, as a share of the input's or the table's size."),
     ] = 0.05,
     memory: Annotated[
         str | None,
@@ -76,22 +85,12 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other data for another number.")] = 1,
 ) -> None:
-    """Join two made-up streams on local Spark inside a small budget, and check the result."""
+    """Join made-up data on local Spark inside a small budget, and check the result."""
     console = make_console()
+    asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed)
     with _workplace(keep) as directory:
-        with announce(console, f"Making two streams of {rows:,} rows"):
-            streams = make_streams(directory / "in", rows, seed)
-        settings = _settings(console, streams, budget_share, memory, partitions)
-        conf = {
-            "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
-            "spark.sql.shuffle.partitions": "4",
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
-            # a short program: compiling it to the utmost would take a third of the work
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        }
-        with spark_session(console, "dovetail-demo", "local[2]", conf) as spark:
-            finished = _run(console, spark, directory, streams, settings)
-            same = finished and _check(console, spark, directory, streams)
+        show = _show_enrich if what is What.ENRICH else _show_join
+        finished, same = show(console, directory, asked)
         if keep is not None:
             kept = f"Kept in {directory}; try: dovetail top {directory / 'state'} --once"
             console.print(kept, markup=False, soft_wrap=True)
@@ -101,27 +100,78 @@ def command(
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants to see."""
+
+    rows: int
+    budget_share: float
+    memory: str | None
+    partitions: int
+    seed: int
+
+
+def _show_join(console: Console, directory: Path, asked: Asked) -> tuple[bool, bool]:
+    """Whether the join came to its end, and whether its result was right."""
+    with announce(console, f"Making two streams of {asked.rows:,} rows"):
+        streams = make_streams(directory / "in", asked.rows, asked.seed)
+    what = (
+        f"Two streams of {streams.rows:,} rows, {format_bytes(streams.nbytes)} in memory together"
+    )
+    row_bytes = streams.nbytes / (2 * streams.rows)
+    least = MIN_BUDGET_BYTES * asked.partitions
+    settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
+    with _session(console, directory, settings) as spark:
+        finished = _run(console, spark, directory, streams, settings)
+        return finished, finished and _check(console, spark, directory, streams)
+
+
+def _show_enrich(console: Console, directory: Path, asked: Asked) -> tuple[bool, bool]:
+    """Whether the enrichment came to its end, and whether its result was right."""
+    with announce(console, f"Making {asked.rows:,} orders and their customers"):
+        shop = make_shop(directory / "in", asked.rows, asked.seed)
+    what = (
+        f"A stream of {shop.rows:,} orders, and a table of {shop.customers:,} customers, "
+        f"{format_bytes(shop.table_bytes)} in memory"
+    )
+    # the index of the table's pages comes on top: below 1 % of it
+    least = (LEAST_ENRICH_BYTES + _SMALL_INDEX_BYTES) * asked.partitions + shop.table_bytes // 100
+    settings = _settings(console, what, shop.table_bytes, shop.order_bytes, least, asked)
+    with _session(console, directory, settings) as spark:
+        finished = demo_enrich.run(console, spark, directory, shop, settings)
+        return finished, finished and demo_enrich.check(console, spark, directory, shop)
+
+
+def _session(
+    console: Console, directory: Path, settings: Settings
+) -> AbstractContextManager["SparkSession"]:
+    conf = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        # a short program: compiling it to the utmost would take a third of the work
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
+    return spark_session(console, "dovetail-demo", "local[2]", conf)
+
+
 def _settings(
-    console: Console, streams: Streams, share: float, memory: str | None, partitions: int
+    console: Console, what: str, size: int, row_bytes: float, least: int, asked: Asked
 ) -> Settings:
-    """The budget, and input batches small enough for it."""
-    size = streams.nbytes
-    least = MIN_BUDGET_BYTES * partitions
-    if memory is not None:
+    """The budget, `least` or more, and input batches small enough for it."""
+    if asked.memory is not None:
         try:
-            budget = parse_bytes(memory)
+            budget = parse_bytes(asked.memory)
         except ValueError as error:
             raise ArgumentError(f"--memory: {error}") from None
     else:
-        budget = max(int(size * share), least)
-    row_bytes = max(1, size // (2 * streams.rows))
-    batch = max(1, min(_LARGEST_BATCH, int(budget / partitions * _BATCH_SHARE) // row_bytes))
-    raised = " (the least that runs)" if memory is None and budget == least else ""
-    console.print(
-        f"Two streams of {streams.rows:,} rows, {format_bytes(size)} in memory together. "
-        f"Budget: {format_bytes(budget)}, {100 * budget / size:.0f} % of that{raised}."
-    )
-    return Settings(partitions, budget, batch)
+        budget = max(int(size * asked.budget_share), least)
+    room = int(budget / asked.partitions * _BATCH_SHARE)
+    batch = max(1, min(_LARGEST_BATCH, room // max(1, int(row_bytes))))
+    raised = " (the least that runs)" if asked.memory is None and budget == least else ""
+    share = f"{100 * budget / max(1, size):.0f} % of that{raised}"
+    console.print(f"{what}. Budget: {format_bytes(budget)}, {share}.")
+    return Settings(asked.partitions, budget, batch)
 
 
 def _run(
@@ -170,46 +220,7 @@ def _check(console: Console, spark: "SparkSession", directory: Path, streams: St
         expected = orders.join(payments, KEY)
         found = spark.read.schema(expected.schema).parquet(str(directory / "out"))
         result = compare(expected, found)
-    if not result.missing and not result.surplus:
-        console.print(
-            f"[bold green]checked[/bold green] against Spark's batch join: {result.found:,} rows, "
-            "identical"
-        )
-        return True
-    console.print(
-        f"[bold red]wrong[/bold red]: the result has {result.found:,} rows, Spark's batch join "
-        f"{result.expected:,}; {result.missing:,} are missing and {result.surplus:,} are too many"
-    )
-    for example in result.examples:
-        console.print(f"  {example}", markup=False, soft_wrap=True)
-    return False
-
-
-def compare(expected: "DataFrame", found: "DataFrame") -> Comparison:
-    """Compare two DataFrames of the same columns as multisets of rows, exactly."""
-    from pyspark.sql import functions as F
-
-    side = F.col("__side")
-    sides = expected.withColumn("__side", F.lit(1)).unionByName(
-        found.withColumn("__side", F.lit(0))
-    )
-    counts = sides.groupBy(*expected.columns).agg(
-        F.sum(side).alias("__expected"), F.sum(1 - side).alias("__found")
-    )
-    missing = F.col("__expected") - F.col("__found")
-    totals = counts.agg(
-        F.sum("__expected"),
-        F.sum("__found"),
-        F.sum(F.greatest(missing, F.lit(0))),
-        F.sum(F.greatest(-missing, F.lit(0))),
-    ).first()
-    assert totals is not None
-    rows_expected, rows_found, rows_missing, rows_surplus = (int(value or 0) for value in totals)
-    different = []
-    if rows_missing or rows_surplus:
-        different = counts.where(missing != 0).limit(_EXAMPLES_SHOWN).collect()
-    examples = tuple(str(row) for row in different)
-    return Comparison(rows_expected, rows_found, rows_missing, rows_surplus, examples)
+    return report(console, result)
 
 
 @contextmanager

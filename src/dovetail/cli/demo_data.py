@@ -1,7 +1,9 @@
-"""The demo's two streams: orders and payments, made up, as Parquet files.
+"""The demo's data, made up, as Parquet files; and the settings that a demo runs it with.
 
-Keys are mildly skewed (low ones come more often) and a few are null. Everything follows from the
-seed.
+For a join two streams, orders and payments. For an enrichment a stream of orders and a table of
+customers, with columns like those of TPC-H; some orders are of customers that the table lacks.
+
+Keys are mildly skewed (some come more often) and a few are null. Everything follows from the seed.
 """
 
 from dataclasses import dataclass
@@ -22,6 +24,34 @@ _SKEW = 1.5  # keys are drawn as u**_SKEW of the range, u uniform
 _ROWS_WORTH_A_FILE = 1_000
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 _TEXT_BYTES = 16
+
+
+CUSTOMER_KEY = "custkey"
+ORDER_FILES = 5  #: at most; one arrives in each micro-batch
+UNKNOWN_SHARE = 1 / 100  #: of the customers who order, those that are not in the table
+_SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
+_PRIORITIES = ("1-URGENT", "2-HIGH", "3-MEDIUM", "4-NOT SPECIFIED", "5-LOW")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a demo is to run."""
+
+    partitions: int
+    budget_bytes: int
+    batch_rows: int
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A stream of orders and a table of customers."""
+
+    orders: Path
+    table: Path
+    rows: int  #: of the stream
+    customers: int  #: in the table
+    table_bytes: int  #: of the table, in memory
+    order_bytes: float  #: of an order
 
 
 @dataclass(frozen=True)
@@ -71,3 +101,60 @@ def _texts(rng: np.random.Generator, rows: int) -> pa.Array:
     letters = _LETTERS[rng.integers(0, len(_LETTERS), rows * _TEXT_BYTES)]
     offsets = np.arange(rows + 1, dtype=np.int32) * _TEXT_BYTES
     return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))
+
+
+def make_shop(directory: Path, rows: int, seed: int) -> Shop:
+    """Write so many orders, in files that arrive in turn, and half as many customers more.
+
+    As in TPC-H, a third of the customers never orders.
+    """
+    customers = max(1, rows * 3 // 2)
+    rng = np.random.default_rng(seed)
+    orders, table = directory / "orders", directory / "customers"
+    for path in (orders, table):
+        path.mkdir(parents=True)
+    known = _customers(rng, customers)
+    pq.write_table(known, table / "part-00000.parquet")
+    files = max(1, min(ORDER_FILES, rows // _ROWS_WORTH_A_FILE))
+    nbytes, done = 0, 0
+    for number, size in enumerate(np.diff(np.linspace(0, rows, files + 1).astype(int))):
+        made = _orders(rng, done, int(size), customers)
+        pq.write_table(made, orders / f"part-{number:05d}.parquet")
+        nbytes, done = nbytes + made.nbytes, done + int(size)
+    return Shop(orders, table, rows, known.num_rows, known.nbytes, nbytes / rows)
+
+
+def _customers(rng: np.random.Generator, customers: int) -> pa.Table:
+    """Customers 1, 2, ... in no order; the last of those who order are not among them."""
+    keys = np.arange(1, customers + 1)
+    buyers = keys[keys % 3 != 0]
+    known = buyers[: -max(1, int(len(buyers) * UNKNOWN_SHARE))]
+    keys = rng.permutation(np.concatenate([known, keys[keys % 3 == 0]]))
+    count = len(keys)
+    return pa.table(
+        {
+            CUSTOMER_KEY: pa.array(keys),
+            "name": pa.array(np.char.mod("Customer#%09d", keys)),
+            "address": _texts(rng, count),
+            "nationkey": pa.array(rng.integers(0, 25, count, dtype=np.int32)),
+            "phone": pa.array(np.char.mod("%015d", rng.integers(0, 10**15, count))),
+            "acctbal": pa.array(rng.integers(-99_999, 1_000_000, count) / 100),
+            "mktsegment": pa.array(np.array(_SEGMENTS)[rng.integers(0, 5, count)]),
+        }
+    )
+
+
+def _orders(rng: np.random.Generator, first: int, rows: int, customers: int) -> pa.Table:
+    buyers = np.arange(1, customers + 1)
+    buyers = buyers[buyers % 3 != 0]
+    chosen = buyers[(len(buyers) * rng.random(rows) ** _SKEW).astype(np.int64)]
+    days = rng.integers(0, 2_400, rows)
+    return pa.table(
+        {
+            "orderkey": pa.array(np.arange(first + 1, first + rows + 1)),
+            CUSTOMER_KEY: pa.array(chosen, mask=rng.random(rows) < NULL_SHARE),
+            "totalprice": pa.array(rng.integers(90_000, 50_000_000, rows) / 100),
+            "orderdate": pa.array(np.datetime64("1992-01-01") + days),
+            "orderpriority": pa.array(np.array(_PRIORITIES)[rng.integers(0, 5, rows)]),
+        }
+    )

@@ -1,23 +1,30 @@
 """`dovetail explain`: what a job would do, without doing it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.api import explain
+from dovetail.api import explain, explain_enrich
 from dovetail.cli import jobs
-from dovetail.cli.jobfile import Job, read_job
+from dovetail.cli.jobfile import EnrichJob, Job, JoinJob, read_job
 from dovetail.cli.session import spark_session
-from dovetail.cli.views import make_console
+from dovetail.cli.views import announce, make_console
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.costs.explain import Explanation
 
 NAME = "explain"
 EXAMPLES = """
 [bold]Examples[/bold]
 
   [cyan]dovetail explain examples/job.toml[/cyan]
+
+  [cyan]dovetail explain examples/enrich.toml[/cyan]     algorithms compared
 
   [cyan]dovetail explain job.toml --sample 1000[/cyan]   look at real rows
 """
@@ -46,20 +53,39 @@ def command(
 def print_explanation(console: Console, job: Job, sample: int | None, log: Path | None) -> None:
     """Resolve a job on Spark and print its plan."""
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
-        left, right = jobs.open_inputs(spark, job)
-        options = job.join
-        with jobs.blame(job, "join"):
-            explanation = explain(
-                left,
-                right,
-                options.on,
-                within=options.within,
-                memory=options.memory,
-                state=options.state,
-                algorithm=options.algorithm,
-                partitions=options.partitions,
-                slice_ms=options.slice_ms,
-                samples=None if sample is None else jobs.sample(spark, job, sample),
-            )
+        if isinstance(job, JoinJob):
+            explanation = _join(spark, job, sample)
+        else:
+            with announce(console, "Measuring this machine"):
+                explanation = _enrich(spark, job, sample)
     for line in str(explanation).splitlines():
         console.print(Text(line, "" if line.startswith(" ") else "bold"))
+
+
+def _join(session: "SparkSession", job: JoinJob, sample: int | None) -> "Explanation":
+    left, right = jobs.open_inputs(session, job)
+    options = job.join
+    with jobs.blame(job, "join"):
+        return explain(
+            left,
+            right,
+            options.on,
+            within=options.within,
+            memory=options.memory,
+            state=options.state,
+            algorithm=options.algorithm,
+            partitions=options.partitions,
+            slice_ms=options.slice_ms,
+            samples=None if sample is None else jobs.sample(session, job, sample),
+        )
+
+
+def _enrich(session: "SparkSession", job: EnrichJob, sample: int | None) -> "Explanation":
+    stream = jobs.open_stream(session, job)
+    with jobs.blame(job, "enrich"):
+        return explain_enrich(
+            stream,
+            job.table,
+            samples=None if sample is None else jobs.sample(session, job, sample),
+            **vars(job.enrich),
+        )

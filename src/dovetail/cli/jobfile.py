@@ -3,8 +3,11 @@
 Every complaint is a `JobFileError` that names the file, the key and what may stand there. Paths
 are relative to the file, so that a job means the same wherever it is started from. What depends
 on the inputs' columns is left to the join itself.
+
+A file describes one of two jobs: `[left]`, `[right]` and `[join]`, or `[stream]` and `[enrich]`.
 """
 
+import datetime as dt
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +17,9 @@ from typing import Any
 from dovetail.cli.sections import Section, are_texts, is_int, is_number, is_url, parse_span
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import parse_bytes
-from dovetail.specs import JoinOptions, On, Within
+from dovetail.semistream import ALGORITHMS as ENRICH_ALGORITHMS
+from dovetail.semistream import HOWS
+from dovetail.specs import EnrichOptions, JoinOptions, On, Within
 from dovetail.twoway import ALGORITHMS
 
 MODES = ("stream", "batch")
@@ -22,6 +27,7 @@ FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")  #: that live at a path
 _NEED_SCHEMA = ("csv", "json")  # the others say themselves what they hold
 SINK_MODES = {"stream": ("append", "update"), "batch": ("error", "append", "overwrite", "ignore")}
 TRIGGERS = ("available_now", "processing_time", "once")
+_INPUTS = {"join": ("left", "right"), "enrich": ("stream",)}  # the sources of each kind of job
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class SparkPart:
 
 @dataclass(frozen=True)
 class Source:
-    """`[left]` or `[right]`: where an input comes from."""
+    """`[left]`, `[right]` or `[stream]`: where an input comes from."""
 
     side: str
     format: str
@@ -68,15 +74,12 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A whole job file, checked."""
+class _Frame:
+    """What every job file has."""
 
     file: Path
     mode: str
     spark: SparkPart
-    left: Source
-    right: Source
-    join: JoinOptions
     sink: Sink
     trigger: Trigger
 
@@ -85,30 +88,71 @@ class Job:
         return self.mode == "stream"
 
 
+@dataclass(frozen=True)
+class JoinJob(_Frame):
+    """A file with `[join]`, checked."""
+
+    left: Source
+    right: Source
+    join: JoinOptions
+
+
+@dataclass(frozen=True)
+class EnrichJob(_Frame):
+    """A file with `[enrich]`, checked."""
+
+    stream: Source
+    table: str  #: a path or a name
+    enrich: EnrichOptions
+
+
+Job = JoinJob | EnrichJob
+
+
 def read_job(file: Path) -> Job:
     """The job that a file describes. Anything wrong with it is a `JobFileError`."""
-    tables = ("spark", "left", "right", "join", "sink", "trigger")
     content = _load(file)
-    top = Section(file, "", content, ("mode", *tables))
-    for name in ("left", "right", "join", "sink"):
-        if name not in top:
-            raise JobFileError(
-                f"{file}: the table [{name}] is missing. Tables: {', '.join(tables)}."
-            )
+    inputs = [name for names in _INPUTS.values() for name in names]
+    top = Section(file, "", content, ("mode", "spark", *inputs, *_INPUTS, "sink", "trigger"))
+    kind = _kind_of_job(file, top)
     mode = top.choice("mode", MODES) or "stream"
     sink = _sink(file, content["sink"], mode)
     if mode == "batch" and "trigger" in top:
         top.refuse("trigger", 'makes no sense with mode = "batch": a batch job runs once')
-    return Job(
-        file=file,
-        mode=mode,
-        spark=_spark(file, content.get("spark", {})),
-        left=_source(file, "left", content["left"], mode),
-        right=_source(file, "right", content["right"], mode),
-        join=_join(file, content["join"], mode, sink),
-        sink=sink,
-        trigger=_trigger(file, content.get("trigger", {})),
+    frame = _Frame(
+        file,
+        mode,
+        _spark(file, content.get("spark", {})),
+        sink,
+        _trigger(file, content.get("trigger", {})),
     )
+    sources = [_source(file, name, content[name], mode) for name in _INPUTS[kind]]
+    if kind == "join":
+        left, right = sources
+        return JoinJob(
+            **vars(frame), left=left, right=right, join=_join(file, content["join"], mode, sink)
+        )
+    table, options = _enrich(file, content["enrich"], mode, sink)
+    return EnrichJob(**vars(frame), stream=sources[0], table=table, enrich=options)
+
+
+def _kind_of_job(file: Path, top: Section) -> str:
+    """`join` or `enrich`; a complaint unless all of its tables are there, and none of the other."""
+    if "join" in top and "enrich" in top:
+        top.refuse("enrich", "cannot stand beside join: a file describes one of the two")
+    kind = "enrich" if "enrich" in top or ("stream" in top and "join" not in top) else "join"
+    inputs = _INPUTS[kind]
+    for name in _INPUTS["join" if kind == "enrich" else "enrich"]:
+        if name in top:
+            top.refuse(
+                name, f"does not go with [{kind}], which has {' and '.join(inputs)} as its input"
+            )
+    for name in (kind, *inputs, "sink"):
+        if name not in top:
+            known = ", ".join(("spark", *inputs, kind, "sink", "trigger"))
+            hint = " For a stream and a table: stream, enrich." if name == "join" else ""
+            raise JobFileError(f"{file}: the table [{name}] is missing. Tables: {known}.{hint}")
+    return kind
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -186,6 +230,47 @@ def _join(file: Path, values: Any, mode: str, sink: Sink) -> JoinOptions:
         partitions=section.whole("partitions"),
         slice_ms=section.whole("slice_ms") or 250,
     )
+
+
+def _enrich(file: Path, values: Any, mode: str, sink: Sink) -> tuple[str, EnrichOptions]:
+    known = ("table", "on", "how", "memory", "state", "algorithm", "columns", "ordered", "refresh")
+    section = Section(file, "enrich", values, (*known, "partitions", "slice_ms"))
+    state = section.location("state")
+    if state is None and mode == "stream":
+        state = f"{sink.checkpoint}/dovetail/enrich"  # as dovetail.enrich itself would have it
+    return _table(section), EnrichOptions(
+        on=_on(section),
+        how=section.choice("how", HOWS) or "inner",
+        memory=_memory(section),
+        state=state,
+        algorithm=section.choice("algorithm", ("auto", *ENRICH_ALGORITHMS)) or "auto",
+        columns=section.texts("columns") or None,
+        ordered=section.flag("ordered"),
+        refresh=_refresh(section, mode),
+        partitions=section.whole("partitions"),
+        slice_ms=section.whole("slice_ms") or 250,
+    )
+
+
+def _table(section: Section) -> str:
+    """The path of Parquet files if there is such a path, or it looks like one; else a name."""
+    text = section.needed_text("table", '"data/customers"')
+    path = section.location("table")
+    assert path is not None
+    if is_url(text) or Path(path).exists():
+        return path
+    if "/" in text and not _exists(path):
+        section.refuse("table", f"names {path}, which does not exist")
+    return path if "/" in text else text
+
+
+def _refresh(section: Section, mode: str) -> dt.timedelta | None:
+    text = section.text("refresh")
+    if text is None:
+        return None
+    if mode == "batch":
+        section.refuse("refresh", 'makes no sense with mode = "batch": the table is read once')
+    return parse_span(_span(section, "refresh", '"5 minutes"'))
 
 
 def _on(section: Section) -> On:

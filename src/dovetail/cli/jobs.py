@@ -1,4 +1,4 @@
-"""A checked job file, as Spark carries it out: inputs, join and sink."""
+"""A checked job file, as Spark carries it out: inputs, join or enrichment, and sink."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dovetail.api import join
+from dovetail.api import enrich, join
 from dovetail.cli.failures import is_sparks, spark_says
-from dovetail.cli.jobfile import FILE_FORMATS, Job, Source
+from dovetail.cli.jobfile import FILE_FORMATS, EnrichJob, Job, JoinJob, Source
 from dovetail.errors import ArgumentError, JobFileError, MemoryBudgetError
 from dovetail.specs import state_path
 
@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def open_inputs(session: "SparkSession", job: Job) -> tuple["DataFrame", "DataFrame"]:
+def plan(session: "SparkSession", job: Job) -> "DataFrame":
+    """The job's result as a DataFrame. Of an enrichment, the table is staged here."""
+    if isinstance(job, JoinJob):
+        return join_inputs(job, *open_inputs(session, job))
+    stream = open_stream(session, job)
+    with blame(job, "enrich"):
+        return enrich(stream, job.table, **vars(job.enrich))
+
+
+def open_stream(session: "SparkSession", job: EnrichJob) -> "DataFrame":
+    """The stream of an enrichment; nothing is read yet."""
+    return _open(session, job, job.stream, streaming=job.streaming)
+
+
+def open_inputs(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "DataFrame"]:
     """Both inputs, as the job file describes them; nothing is read yet."""
     left, right = (
         _open(session, job, source, streaming=job.streaming) for source in (job.left, job.right)
@@ -26,7 +40,7 @@ def open_inputs(session: "SparkSession", job: Job) -> tuple["DataFrame", "DataFr
     return left, right
 
 
-def join_inputs(job: Job, left: "DataFrame", right: "DataFrame") -> "DataFrame":
+def join_inputs(job: JoinJob, left: "DataFrame", right: "DataFrame") -> "DataFrame":
     """The joined DataFrame; a mistake in `[join]` names the job file."""
     options = job.join
     with blame(job, "join"):
@@ -76,24 +90,28 @@ def write(job: Job, joined: "DataFrame") -> None:
 
 
 def sample(session: "SparkSession", job: Job, rows: int) -> tuple[pa.Table, pa.Table]:
-    """The first rows of both inputs, read as a batch; both have to be files."""
-    for source in (job.left, job.right):
+    """The first rows of both inputs, or of stream and table, read as a batch from files."""
+    from dovetail.spark.staging import read_table
+
+    sources = (job.left, job.right) if isinstance(job, JoinJob) else (job.stream,)
+    for source in sources:
         if source.format not in FILE_FORMATS:
             raise JobFileError(
                 f"{job.file}: a sample can be taken of files only, but {source.side}.format is "
                 f"{source.format!r}. Explain without --sample."
             )
-    left, right = (
-        _open(session, job, source, streaming=False).limit(rows).toArrow()
-        for source in (job.left, job.right)
-    )
-    return left, right
+    frames = [_open(session, job, source, streaming=False) for source in sources]
+    if isinstance(job, EnrichJob):
+        frames.append(read_table(session, job.table))
+    one, two = (frame.limit(rows).toArrow() for frame in frames)
+    return one, two
 
 
 def state_of(job: Job) -> Path:
-    """Where a streaming job's state is; its join has been planned, so it is a path."""
-    assert job.join.state is not None
-    return state_path(job.join.state)
+    """Where a streaming job's state is; it has been planned, so it is a path."""
+    state = job.join.state if isinstance(job, JoinJob) else job.enrich.state
+    assert state is not None
+    return state_path(state)
 
 
 @contextmanager

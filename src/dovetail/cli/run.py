@@ -1,4 +1,4 @@
-"""`dovetail run`: the join that a job file describes."""
+"""`dovetail run`: the join or the enrichment that a job file describes."""
 
 import time
 from pathlib import Path
@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 
 from dovetail.cli.explain import print_explanation
-from dovetail.cli.jobfile import Job, read_job
-from dovetail.cli.jobs import join_inputs, open_inputs, start, state_of, write
+from dovetail.cli.jobfile import Job, JoinJob, read_job
+from dovetail.cli.jobs import plan, start, state_of, write
 from dovetail.cli.session import spark_session
-from dovetail.cli.views import announce, make_console, summary
+from dovetail.cli.views import announce, enrich_summary, make_console, summary
 from dovetail.cli.watch import Watched, look, watch
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ NAME = "run"
 EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail run examples/job.toml[/cyan]
+  [cyan]dovetail run examples/job.toml[/cyan]         two streams joined
 
-  [cyan]dovetail run job.toml --dry-run[/cyan]         check it, start nothing
+  [cyan]dovetail run examples/enrich.toml[/cyan]      a stream joined with a table
 
-  [cyan]dovetail run job.toml --available-now[/cyan]   take what is there, and end
+  [cyan]dovetail run job.toml --dry-run[/cyan]           check it, start nothing
+
+  [cyan]dovetail run job.toml --available-now[/cyan]     take what is there, and end
 """
 
 
@@ -48,7 +50,7 @@ def command(
         typer.Option(help="Keep Spark's own messages in this file.", show_default=False),
     ] = None,
 ) -> None:
-    """Run the join that a job file describes: sources, join, sink, trigger.
+    """Run the job that a file describes: sources, join or enrichment, sink, trigger.
 
     Ctrl-C stops the query; started again, it goes on where it was.
     """
@@ -61,8 +63,9 @@ def command(
         console.print("Dry run: nothing was started.")
         return
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
-        with announce(console, "Planning the join"):
-            joined = join_inputs(job, *open_inputs(spark, job))
+        doing = "Planning the join" if isinstance(job, JoinJob) else "Staging the table"
+        with announce(console, doing):
+            joined = plan(spark, job)
         if job.streaming:
             _stream(console, job, joined, available_now)
         else:
@@ -79,7 +82,11 @@ def _stream(console: Console, job: Job, joined: "DataFrame", available_now: bool
     if progress is None or not progress.partitions:
         console.print("No rows came in.")
         return
-    console.print(summary(progress, time.monotonic() - started, ended=ended))
+    seconds = time.monotonic() - started
+    if isinstance(job, JoinJob):
+        console.print(summary(progress, seconds, ended=ended))
+    else:
+        console.print(enrich_summary(progress, seconds))
     if resumed:
         console.print("All but the time counts from the first start of this query.")
     if not ended:

@@ -21,6 +21,7 @@ from dovetail.cli.views import (
     make_console,
     percent,
     phase_of,
+    rows_in,
     sparkline,
 )
 from dovetail.cli.watch import look
@@ -147,7 +148,8 @@ def _header(progress: "Progress") -> Text:
     identity = progress.identity
     pairs = zip(*identity["on"], strict=True)
     keys = ", ".join(a if a == b else f"{a} = {b}" for a, b in pairs)
-    band = "" if identity["within"] is None else f" within {identity['within']}"
+    within = identity.get("within")  # an enrichment has none
+    band = "" if within is None else f" within {within}"
     budget = progress.budget_bytes
     limit = "no budget" if budget is None else f"budget {format_bytes(budget)}"
     title = Text.assemble(("dovetail ", "bold cyan"), (str(identity["algorithm"]), "bold"))
@@ -161,10 +163,10 @@ def _totals(progress: "Progress", speed: Rate) -> Table:
     grid.add_column(justify="right", min_width=19)
     grid.add_column(justify="right", style="dim", min_width=11)
     grid.add_column(style="cyan", no_wrap=True)
-    left, right = progress.rows_in
+    came = rows_in(progress.identity, progress.rows_in)
     out = sum(progress.rows_out.values())
     history_in, history_out = (sparkline(h, _SPARKS) for h in (speed.history_in, speed.history_out))
-    grid.add_row("rows in", f"{left:,} + {right:,}", f"{speed.rows_in:,.0f} /s", history_in)
+    grid.add_row("rows in", came, f"{speed.rows_in:,.0f} /s", history_in)
     grid.add_row("rows out", f"{out:,}", f"{speed.rows_out:,.0f} /s", history_out)
     phases = ", ".join(
         f"{percent(rows, out)} {phase}" for phase, rows in sorted(progress.rows_out.items()) if rows
@@ -183,7 +185,7 @@ def _partitions(progress: "Progress", records: Sequence[dict[str, Any]], room: i
     # those with the most work first, when there is no room for all
     shown = sorted(progress.partitions, key=lambda part: -part.pending_rows)[:room]
     for part in sorted(shown, key=lambda part: part.partition):
-        _add_partition(table, part, newest.get(part.partition))
+        _add_partition(table, part, progress.identity, newest.get(part.partition))
     hidden = len(progress.partitions) - len(shown)
     if hidden:
         table.caption = f"and {hidden} more"
@@ -191,16 +193,18 @@ def _partitions(progress: "Progress", records: Sequence[dict[str, Any]], room: i
 
 
 def _add_partition(
-    table: Table, part: "PartitionProgress", record: Mapping[str, Any] | None
+    table: Table,
+    part: "PartitionProgress",
+    identity: Mapping[str, Any],
+    record: Mapping[str, Any] | None,
 ) -> None:
-    left, right = part.totals["rows_in"]
     table.add_row(
         str(part.partition),
         phase_of(part.phase, record),
         str(part.version),
         f"{part.pending_rows:,}",
         _memory(record),
-        f"{left:,} + {right:,}",
+        rows_in(identity, part.totals["rows_in"]),
         f"{sum(part.totals['rows_out'].values()):,}",
         format_bytes(int(part.totals["flushed_bytes"])),
     )

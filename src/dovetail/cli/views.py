@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from dovetail.spark.metrics import Progress
 
 PLAIN_WIDTH = 100  #: of output that does not go to a terminal
-DEFERRED_PHASES = ("reactive", "cleanup")  #: in the order they run
+DEFERRED_PHASES = ("reactive", "cleanup")  #: of a join, in the order they run
 COMPONENTS = {
     "rows": "rows and their index",
+    "cache": "cached table rows",
+    "window": "waiting rows",
+    "page pool": "cached pages",
     "working": "working space",
     "input": "input batch",
+    "page index": "index of pages",
     "catalogue": "list of blocks on disk",
 }
 _PHASES = ("arriving", "deferred", *DEFERRED_PHASES, "idle")
@@ -116,6 +120,17 @@ class Outlook:
     most_pending: int = 0  #: rows that have been pending at once so far
 
 
+def _enriches(identity: Mapping[str, Any]) -> bool:
+    """Whether a state is that of a stream joined with a table, which spills nothing."""
+    return bool(identity["job"] == "enrich")
+
+
+def rows_in(identity: Mapping[str, Any], rows: Sequence[int]) -> str:
+    """The rows that came in: of both sides, or of the stream."""
+    shown = rows[:1] if _enriches(identity) else rows
+    return " + ".join(f"{count:,}" for count in shown)
+
+
 def live_view(progress: "Progress | None", outlook: Outlook) -> Table:
     """A running join in six lines."""
     grid = Table.grid(padding=(0, 2))
@@ -129,8 +144,8 @@ def live_view(progress: "Progress | None", outlook: Outlook) -> Table:
     records = last_records(progress)
     phase = overall_phase(progress, records)
     grid.add_row("phase", Text(phase, "bold"), Text(f"batch {progress.version}, {clock}", "dim"))
-    left, right = progress.rows_in
-    grid.add_row("rows in", f"{left:,} + {right:,}", _part_done(left + right, outlook.expected))
+    done = _part_done(sum(progress.rows_in), outlook.expected)
+    grid.add_row("rows in", rows_in(progress.identity, progress.rows_in), done)
     out = progress.rows_out
     grid.add_row("rows out", f"{sum(out.values()):,}", Text(_by_phase(out), "dim"))
     used = memory_now(records)
@@ -139,7 +154,8 @@ def live_view(progress: "Progress | None", outlook: Outlook) -> Table:
     if budget:
         limit = bar(used / budget) + Text(f"  of {format_bytes(budget)}", "dim")
     grid.add_row("memory", format_bytes(used), limit)
-    grid.add_row("spilled", format_bytes(progress.spilled_bytes), "")
+    if not _enriches(progress.identity):
+        grid.add_row("spilled", format_bytes(progress.spilled_bytes), "")
     pending, most = progress.pending_rows, outlook.most_pending
     # while rows come, there is ever more to do: a bar would run backwards
     settled = phase != "arriving" and most > 0
@@ -158,19 +174,19 @@ def _part_done(done: int, expected: tuple[int, int] | None) -> Text:
 def live_line(progress: "Progress", seconds: float) -> str:
     """The same as one line, for output that is not a terminal."""
     records = last_records(progress)
-    left, right = progress.rows_in
-    budget = progress.budget_bytes
+    identity, budget = progress.identity, progress.budget_bytes
     limit = "" if budget is None else f" of {format_bytes(budget)}"
+    spilled = f"{format_bytes(progress.spilled_bytes)} spilled, "
     return (
         f"{seconds:5.1f} s  batch {progress.version}, {overall_phase(progress, records)}: "
-        f"{left:,} + {right:,} rows in, {sum(progress.rows_out.values()):,} out, "
+        f"{rows_in(identity, progress.rows_in)} rows in, {sum(progress.rows_out.values()):,} out, "
         f"{format_bytes(memory_now(records))}{limit}, "
-        f"{format_bytes(progress.spilled_bytes)} spilled, {progress.pending_rows:,} pending"
+        f"{'' if _enriches(identity) else spilled}{progress.pending_rows:,} pending"
     )
 
 
 def _by_phase(out: Mapping[str, int]) -> str:
-    phases = [*(p for p in ("arriving", *DEFERRED_PHASES) if p in out)]
+    phases = [p for p in ("arriving", "deferred", *DEFERRED_PHASES) if p in out]
     return ", ".join(f"{out[phase]:,} {phase}" for phase in phases) if len(phases) > 1 else ""
 
 
@@ -187,10 +203,7 @@ def summary(
     keyless: rows of each side with a null key, which the join never sees.
     ended: whether its inputs have ended, rather than the query been stopped.
     """
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column(style="dim")
+    table = _plain_table()
     for name, rows, nulls in zip(inputs, progress.rows_in, keyless, strict=True):
         note = f"{nulls:,} with a null key, which matches nothing" if nulls else ""
         table.add_row(f"rows in, {name}", f"{rows + nulls:,}", note)
@@ -204,6 +217,42 @@ def summary(
     spilled = f"{rows:,} rows" if rows else "everything stayed in memory"
     table.add_row("spilled to disk", format_bytes(progress.spilled_bytes), spilled)
     table.add_row("time", f"{seconds:.1f} s", _count(progress.version + 1, "micro-batch", "es"))
+    return table
+
+
+def enrich_summary(
+    progress: "Progress", seconds: float, staging_seconds: float | None = None
+) -> Table:
+    """What a join of a stream with a table has done, from its state.
+
+    staging_seconds: how long the table took to stage, if that is known.
+    """
+    table = _plain_table()
+    out = progress.rows_out
+    total, arriving = sum(out.values()), out.get("arriving", 0)
+    table.add_row("rows in", f"{progress.rows_in[0]:,}", f"how: {progress.identity['how']}")
+    table.add_row("rows out", f"{total:,}", "")
+    table.add_section()
+    # what the cache settles is not told apart from what is settled to make room
+    at_once = f"{percent(arriving, total)}: cached, or to make room"
+    table.add_row("results while rows came in", f"{arriving:,}", at_once)
+    table.add_row("results after that", f"{total - arriving:,}", percent(total - arriving, total))
+    read = sum(int(part.totals["bytes_read"]) for part in progress.partitions)
+    table.add_row("read of the staged table", format_bytes(read), "besides the rows that matched")
+    table.add_section()
+    _add_memory(table, progress)
+    table.add_section()
+    if staging_seconds is not None:
+        table.add_row("time to stage the table", f"{staging_seconds:.1f} s", "once")
+    table.add_row("time", f"{seconds:.1f} s", _count(progress.version + 1, "micro-batch", "es"))
+    return table
+
+
+def _plain_table() -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
     return table
 
 

@@ -29,6 +29,7 @@ from dovetail.semistream.table import CODE_BYTES
 
 _MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank
 _PACKET_BYTES = 13  # of a row in a scan's window, besides itself and its index
+_ALIKE = 1.1  # rates closer than this are the same: predictions are not that good
 _WHY = {
     "seek": "reads the pages that hold a waiting row, in order, behind a cache of hot values",
     "seek-uncached": "reads the pages that hold a waiting row, in order; no cache",
@@ -193,7 +194,9 @@ class _Share:
         """With the settings that the operator begins with."""
         work = self.scanned
         pages = max(1, min(work.table_pages, int(self.working / 4 / work.page_bytes)))
-        batch = self.room / (-(-work.table_pages // pages) * work.window_row_bytes)
+        loops = -(-work.table_pages // pages)
+        room = self.room - pages * work.page_bytes
+        batch = room / (work.stream_row_bytes + loops * work.window_row_bytes)
         if batch < 1:
             raise MemoryBudgetError("not one row a batch")
         return self._meshed("meshjoin", self.mesh.plan(int(batch), pages))
@@ -277,17 +280,18 @@ def _algorithm(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
     lines = [f"{plan.algorithm}, the default", why]
     if not mine:
         return lines
-    if rates[rival] > mine:
+    ratio = mine / rates[rival] if rates[rival] else math.inf
+    if ratio < 1 / _ALIKE:
         lines.append(
-            f"{rival} is predicted to be {rates[rival] / mine:.1f} times as fast here: "
+            f"{rival} is predicted to be {1 / ratio:.1f} times as fast here: "
             f"algorithm={rival!r} asks for it"
         )
-    else:
+    elif rates[rival]:
         lines.append(
             f"predicted to be {mine / rates[rival]:.1f} times as fast as {rival}, the next"
-            if rates[rival]
-            else "no other fits into the budget"
         )
+    else:
+        lines.append("no other fits into the budget")
     return lines
 
 
@@ -295,7 +299,8 @@ def _assumptions(plan: PlannedEnrich) -> list[str]:
     keys = "uniform keys" if not plan.skew else f"keys skewed like Zipf with exponent {plan.skew:g}"
     storage = plan.machine.storage
     return [
-        f"for {keys}, one match for a row, {plan.machine.cores} cores; storage with "
+        f"of the join alone, without Spark's own work; for {keys}, one match for a row, "
+        f"{plan.machine.cores} cores; storage with "
         f"{storage.seek_seconds * 1000:.2g} ms until a read begins and "
         f"{format_bytes(int(storage.bytes_per_second))} a second"
         + (f" ({storage.note})" if storage.note else ""),
@@ -329,7 +334,9 @@ def _rounded(number: float) -> str:
 def _duration(seconds: float) -> str:
     if seconds >= 120:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1000:.2g} ms"
+    if seconds >= 1:
+        return f"{seconds:.2g} s"
+    return f"{_rounded(seconds * 1000)} ms" if seconds >= 1e-3 else "below 1 ms"
 
 
 def _partitions(plan: PlannedEnrich) -> list[str]:

@@ -44,18 +44,24 @@ from dovetail.spark.step import batch_step, streaming_step
 from dovetail.specs import EnrichOptions, EnrichSpec, enrich_spec
 
 _log = logging.getLogger("dovetail")
+_refreshers: dict[Path, threading.Event] = {}  # ends the thread that looks after a state
 
 
 def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: str) -> DataFrame:
     """The enriched DataFrame; arguments are checked first, then the table is staged."""
     session = stream.sparkSession
+    if options.refresh is not None and isinstance(table, DataFrame):
+        raise ArgumentError(
+            "refresh= needs a table that can be read again: give its path or name in place of a "
+            "DataFrame, or call dovetail.refresh(state, table=...) when it has changed"
+        )
     frame = table if isinstance(table, DataFrame) else read_table(session, table)
     spec = resolve_enrich(stream, frame, options, name)
     if spec.state is None:
         spec = replace(spec, state=_scratch(session))
     ensure_staged(frame, spec, None if isinstance(table, DataFrame) else str(table))
     if spec.refresh_seconds is not None:
-        _refresh_regularly(session, table, spec)
+        _refresh_regularly(session, spec)
     layout = union_layout(stream.schema, StructType())
     tagged = layout.tagged(_worth_sending(stream, spec), 0)
     if stream.isStreaming:
@@ -93,20 +99,22 @@ def resolve_enrich(
     return spec
 
 
-def _refresh_regularly(session: SparkSession, table: Table, spec: EnrichSpec) -> None:
-    """Look for changes of the table from time to time, for as long as the session lives."""
-    if isinstance(table, DataFrame):
-        raise ArgumentError(
-            "refresh= needs a table that can be read again: give its path or name in place of a "
-            "DataFrame, or call dovetail.refresh(state, table=...) when it has changed"
-        )
+def _refresh_regularly(session: SparkSession, spec: EnrichSpec) -> None:
+    """Look for changes of the table from time to time, for as long as the session lives.
+
+    A query that is started again takes over from the one before.
+    """
     assert spec.state is not None
-    state, seconds = spec.state, spec.refresh_seconds
+    state, seconds, over = spec.state, spec.refresh_seconds, threading.Event()
+    before = _refreshers.pop(state, None)
+    if before is not None:
+        before.set()
+    _refreshers[state] = over
 
     def look() -> None:
-        while not threading.Event().wait(seconds) and not _stopped(session):
+        while not over.wait(seconds) and not _stopped(session):
             try:
-                restage(state, None, session)
+                restage(state, None, session, verify=False)
             except Exception as error:  # noqa: BLE001  the stream goes on with what it has
                 if not _stopped(session):
                     _log.warning("the table of %s was not refreshed: %s", state, error)

@@ -20,8 +20,10 @@ one version. Versions that no partition needs are deleted.
 """
 
 import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,7 +35,7 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
@@ -48,7 +50,7 @@ from dovetail.errors import (
 )
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
-from dovetail.semistream.table import PAGE_BYTES, TableWriter
+from dovetail.semistream.table import CHUNK_PAGES, PAGE_BYTES, StagedTable, TableWriter
 from dovetail.spark.layout import arrow_schema, partition_of
 from dovetail.spark.state import PartitionState
 from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version, state_path
@@ -59,6 +61,7 @@ _ATTEMPTS = 3
 _LEAST_PAGE_BYTES = 4 << 10
 
 Batches = Iterator[pa.RecordBatch]
+Source = str | Path | None
 Table = DataFrame | str | Path
 
 
@@ -89,8 +92,8 @@ class Shape:
 
 def shape_of(spec: EnrichSpec) -> Shape:
     share = spec.partition_bytes
-    # several pages, with what goes with them, have to fit a partition's memory
-    page = PAGE_BYTES if share is None else max(_LEAST_PAGE_BYTES, min(PAGE_BYTES, share // 64))
+    # a chunk of pages may become resident as a whole: it has to fit the working memory
+    page = PAGE_BYTES if share is None else max(_LEAST_PAGE_BYTES, min(PAGE_BYTES, share // 256))
     table = spec.semistream
     return Shape(table.table, table.table_keys, spec.partitions, page)
 
@@ -99,22 +102,18 @@ def ensure_staged(table: DataFrame, spec: EnrichSpec, source: str | None) -> str
     """The version in use; stages the table if the state directory has none yet."""
     assert spec.state is not None
     shape = shape_of(spec)
-    if (spec.state / TABLES / CURRENT).exists():
-        version = staged_version(spec.state)
-        if (spec.state / TABLES / version / STAGED).exists():
+    with _alone(spec.state / TABLES):
+        if (spec.state / TABLES / CURRENT).exists():
+            version = staged_version(spec.state)
             _check_staged(spec.state / TABLES / version, shape)
             return version
-    return stage(table, shape, spec.state, source)
+        return stage(table, shape, spec.state, source)
 
 
 def stage(table: DataFrame, shape: Shape, state: Path, source: str | None) -> str:
     """Stage the table as it is now as a new version, and make that the one in use."""
     root = state / TABLES
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_problem(error, root, "write to") from error
-    version = _next_version(root)
+    version = _next_version(root, _referred_to(state, shape.partitions))
     for _ in range(_ATTEMPTS):
         before = fingerprint(table)
         rows = _run(table, shape, root / version)
@@ -124,6 +123,7 @@ def stage(table: DataFrame, shape: Shape, state: Path, source: str | None) -> st
                 "source": source,
                 "page_bytes": shape.page_bytes,
                 "fingerprint": before,
+                "plan": _plan(table, source),
                 **shape.facts(),
             }
             _seal(root, version, facts)
@@ -135,32 +135,83 @@ def stage(table: DataFrame, shape: Shape, state: Path, source: str | None) -> st
     )
 
 
-def restage(state: str | Path, table: Table | None, session: SparkSession) -> str:
-    """Stage a changed table again; returns the version in use, the same if nothing changed."""
+def restage(
+    state: str | Path, table: Table | None, session: SparkSession, *, verify: bool = True
+) -> str:
+    """Stage a changed table again; returns the version in use, the same if nothing changed.
+
+    A copy that is damaged is staged again too; finding out means to `verify` all of it.
+    """
     root = state_path(state)
-    version = staged_version(root)
-    facts = _facts(root / TABLES / version)
-    if isinstance(table, DataFrame):
-        source, frame = None, table
-    else:
-        source = table or facts["source"]
-        if source is None:
-            raise ArgumentError(
-                f"the table staged in {root} was given as a DataFrame, so it cannot be read again: "
-                "hand the new one over, dovetail.refresh(state, table=...)"
-            )
-        frame = read_table(session, source)
-    _same_columns(frame, facts, root)
-    fields = arrow_schema("table", frame)
-    schema = pa.schema([fields.field(name) for name in facts["columns"]])
-    shape = Shape(schema, tuple(facts["keys"]), facts["partitions"], facts["page_bytes"])
-    _check_staged(root / TABLES / version, shape)
-    files = fingerprint(frame)
-    if files is not None and files == facts["fingerprint"]:
-        return version
-    staged = stage(frame, shape, root, None if source is None else str(source))
-    _delete_unused(root, {version, staged}, shape.partitions)
-    return staged
+    staged_version(root)  # says so if there is none
+    with _alone(root / TABLES):
+        version = staged_version(root)
+        facts = _facts(root / TABLES / version)
+        if isinstance(table, DataFrame):
+            source, frame = None, table
+        else:
+            source = table or facts["source"]
+            if source is None:
+                raise ArgumentError(
+                    f"the table staged in {root} was given as a DataFrame, so it cannot be read "
+                    "again: hand the new one over, dovetail.refresh(state, table=...)"
+                )
+            frame = read_table(session, source)
+        _same_columns(frame, facts, root)
+        fields = arrow_schema("table", frame)
+        schema = pa.schema([fields.field(name) for name in facts["columns"]])
+        shape = Shape(schema, tuple(facts["keys"]), facts["partitions"], facts["page_bytes"])
+        _check_staged(root / TABLES / version, shape)
+        if _unchanged(frame, source, facts) and not (
+            verify and _damaged(root / TABLES / version, shape)
+        ):
+            return version
+        staged = stage(frame, shape, root, None if source is None else str(source))
+        _delete_unused(root, {version, staged}, shape.partitions)
+        return staged
+
+
+def _unchanged(table: DataFrame, source: Source, facts: dict[str, Any]) -> bool:
+    """Whether the table is the one that was staged."""
+    files = fingerprint(table)
+    if files is None or _plan(table, source) != facts.get("plan"):
+        return False
+    return bool(files == facts["fingerprint"])
+
+
+def _plan(table: DataFrame, source: Source) -> int | None:
+    """Tells two DataFrames over the same files apart; in another session it may be another."""
+    return table.semanticHash() if source is None else None
+
+
+def _damaged(directory: Path, shape: Shape) -> bool:
+    """Whether any page of a staged version is lost, or has another checksum than it had."""
+    try:
+        for number in range(shape.partitions):
+            table = StagedTable(directory / f"p{number:05d}", shape.schema)
+            try:
+                for page in range(0, table.pages, CHUNK_PAGES):
+                    table.codes(page, min(page + CHUNK_PAGES, table.pages))
+                    table.take(np.array([table.page_start(page)]))
+            finally:
+                table.close()
+    except StateError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One at a time stages below this directory, whatever thread or process it is in."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / "lock").open("w")
+    except OSError as error:
+        raise storage_problem(error, root, "write to") from error
+    with lock:
+        with contextlib.suppress(OSError):  # some file systems do not lock
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def read_table(session: SparkSession, table: str | Path) -> DataFrame:
@@ -222,6 +273,11 @@ def _run(table: DataFrame, shape: Shape, directory: Path) -> int:
                 TableWriter(directory / f"p{number:05d}", shape.schema).finish()
     except OSError as error:
         raise storage_problem(error, directory, "write to") from error
+    except PythonException as error:
+        problem = re.search(r"errors\.StorageError: (.*)", str(error))
+        if problem is None:
+            raise
+        raise StorageError(problem[1]) from error
     for left_over in directory.glob("attempt-*"):
         shutil.rmtree(left_over, ignore_errors=True)
     return sum(int(row["rows"]) for row in counts)
@@ -272,10 +328,10 @@ def _staged_columns(batch: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=shape.schema)
 
 
-def _next_version(root: Path) -> str:
-    numbers = [int(path.name[1:]) for path in root.glob("v*") if path.name[1:].isdecimal()]
-    whole = [number for number in numbers if (root / f"v{number:06d}" / STAGED).exists()]
-    return f"v{max(whole, default=0) + 1:06d}"
+def _next_version(root: Path, taken: set[str]) -> str:
+    whole = {path.parent.name for path in root.glob(f"v*/{STAGED}")}
+    numbers = [int(name[1:]) for name in whole | taken if name[1:].isdecimal()]
+    return f"v{max(numbers, default=0) + 1:06d}"
 
 
 def _seal(root: Path, version: str, facts: dict[str, Any]) -> None:
@@ -327,15 +383,22 @@ def _same_columns(table: DataFrame, facts: dict[str, Any], state: Path) -> None:
         )
 
 
-def _delete_unused(state: Path, keep: set[str], partitions: int) -> None:
-    """Delete the versions that no committed state refers to."""
+def _referred_to(state: Path, partitions: int) -> set[str]:
+    """The versions that committed state refers to."""
+    found: set[str] = set()
     for number in range(partitions):
         part = PartitionState(state, number)
         for version in part.versions():
             with contextlib.suppress(FileNotFoundError, StateError):
                 manifest = part.committed(version)
                 if manifest is not None:
-                    keep = keep | {manifest.snapshot.meta["table"]}
+                    found.add(manifest.snapshot.meta["table"])
+    return found
+
+
+def _delete_unused(state: Path, keep: set[str], partitions: int) -> None:
+    """Delete the versions that no committed state refers to."""
+    keep = keep | _referred_to(state, partitions)
     for path in (state / TABLES).glob("v*"):
         if path.name not in keep:
             shutil.rmtree(path, ignore_errors=True)

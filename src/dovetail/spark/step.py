@@ -52,6 +52,7 @@ class Cached:
     directory: Path
     token: str
     operator: Operator
+    spec: JobSpec
 
 
 _cached: Cached | None = None
@@ -97,6 +98,7 @@ def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batche
         finally:
             if operator is not None:
                 operator.ctx.store.close()
+                spec.release(operator)
             shutil.rmtree(directory, ignore_errors=True)
 
     return step
@@ -115,6 +117,7 @@ class StreamingTask:
         self.keep_operator = keep
         self.state = PartitionState(spec.state, partition)
         self.output_schema = spec.output
+        self._held: Operator | None = None  # what to release when the step ends
 
     def run(self, batches: Batches, query_id: str) -> Batches:
         claim(self.state.root, self.spec.identity(), query_id, self.batch_id)
@@ -140,6 +143,8 @@ class StreamingTask:
         except BaseException:
             self.state.discard(self.batch_id, attempt)
             raise
+        finally:
+            self._let_go()
 
     def _attempt(self, batches: Batches, parent: Manifest | None, attempt: str) -> Manifest:
         started = time.perf_counter()
@@ -182,7 +187,8 @@ class StreamingTask:
             self._record(operator, header, seconds, was_cached)
             # an operator that has outlived most of its files is better read anew
             if self.keep_operator and len(context.store.files) <= 4 * len(files) + 64:
-                _keep(Cached(self.state.directory, attempt, operator))
+                _keep(Cached(self.state.directory, attempt, operator, self.spec))
+                self._held = None
         return winner
 
     def _load(self, parent: Manifest | None, attempt: str) -> tuple[Operator, bool]:
@@ -193,15 +199,18 @@ class StreamingTask:
             and (cached.directory, cached.token) == (self.state.directory, parent.token)
             and cached.operator.ctx.budget.total_bytes == self.spec.partition_bytes
         ):
-            operator = cached.operator
+            operator = self._held = cached.operator
             operator.ctx.counters = Counters()
             operator.ctx.store.begin(attempt, operator.ctx.counters)
             operator.ctx.budget.reset_peaks()
             return operator, True
+        if cached is not None:
+            cached.spec.release(cached.operator)
         del cached  # before the next one takes its memory
-        return _operator(
+        self._held = _operator(
             self.spec, self.state.partition, self.state.directory, attempt, parent
-        ), False
+        )
+        return self._held, False
 
     def _renewed(self, operator: Operator, attempt: str, outbox: Outbox) -> Operator:
         """Let an operator finish what it has begun, and make a new one in its place."""
@@ -212,7 +221,14 @@ class StreamingTask:
                 outbox.put(out)
         counters, store = operator.ctx.counters, operator.ctx.store
         context = Context(Budget(self.spec.partition_bytes), store, counters=counters)
-        return self.spec.operator(context, self.state.partition, None)
+        self._let_go()
+        self._held = self.spec.operator(context, self.state.partition, None)
+        return self._held
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self.spec.release(self._held)
+            self._held = None
 
     def _push(self, operator: Operator, batches: Batches, outbox: Outbox) -> int:
         """Take the rows in; returns how many came."""
@@ -268,6 +284,8 @@ class StreamingTask:
 def _operator(
     spec: JobSpec, partition: int, directory: Path, stem: str, parent: Manifest | None
 ) -> Operator:
+    if parent is not None and spec.expendable(parent.snapshot, parent.header["pending"]):
+        parent = None
     files = tuple(parent.header["files"]) if parent else ()
     store = BlockStore(directory, spec.kept, stem, files)
     context = Context(Budget(spec.partition_bytes), store)

@@ -30,6 +30,7 @@ def make_state(tmp_path: Path) -> MakeState:
         produced: str = "arriving",
         partitions: int = 2,
         budget: int | None = SHARE,
+        job: str = "join",
     ) -> Path:
         version = len(versions)
         versions.append(version)
@@ -43,18 +44,23 @@ def make_state(tmp_path: Path) -> MakeState:
             "on": [["order_id", "day"], ["ordered", "day"]],
             "within": None,
         }
+        if job == "enrich":
+            del identity["within"]
+            identity |= {"job": job, "algorithm": "seek", "how": "left"}
         (root / IDENTITY).write_text(json.dumps(identity))
         for number in range(partitions):
-            _add_version(PartitionState(root, number), version, phase, produced, budget)
+            _add_version(PartitionState(root, number), version, phase, produced, budget, job)
         return root
 
     return add
 
 
 def _add_version(
-    state: PartitionState, version: int, phase: str, produced: str, budget: int | None
+    state: PartitionState, version: int, phase: str, produced: str, budget: int | None, job: str
 ) -> None:
     peaks = {"working": 187_500, "rows": 200_000, "input": 20_000, "catalogue": 5_000}
+    if job == "enrich":
+        peaks = {"working": 125_000, "cache": 180_000, "window": 200_000, "input": 20_000}
     totals: dict[str, Any] = {
         **empty_totals(),
         "rows_in": [1000 * (version + 1), 1001],
@@ -63,6 +69,14 @@ def _add_version(
         "flushed_bytes": 75_000,
         "memory_peak": {**peaks, "total": 400_000},
     }
+    if job == "enrich":
+        totals |= {
+            "rows_in": [1000 * (version + 1), 0],
+            "rows_out": {"arriving": 750, "deferred": 250},
+            "flushed_rows": 0,
+            "flushed_bytes": 0,
+            "bytes_read": 1_000_000,
+        }
     header = {
         "files": [],
         "outbox": {"name": "x", "batches": [], "rows": 0},

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.demo_data import MOST_FILES, make_streams
+from dovetail.cli.demo_data import MOST_FILES, ORDER_FILES, make_shop, make_streams
 
 
 def test_streams_when_made_then_are_as_described(tmp_path: Path) -> None:
@@ -47,6 +47,33 @@ def test_streams_when_made_from_one_seed_twice_then_are_the_same(tmp_path: Path)
     assert not tables[0].equals(tables[2])
 
 
+def test_shop_when_made_then_some_orders_are_of_customers_that_the_table_lacks(
+    tmp_path: Path,
+) -> None:
+    made = make_shop(tmp_path, 20_000, seed=1)
+    assert len(list(made.orders.iterdir())) == ORDER_FILES
+    orders, customers = pq.read_table(made.orders), pq.read_table(made.table)
+    assert orders.num_rows == made.rows == 20_000
+    assert customers.num_rows == made.customers == 29_800
+    assert made.table_bytes == pytest.approx(customers.nbytes, rel=0.05)
+    assert made.order_bytes == pytest.approx(orders.nbytes / 20_000, rel=0.05)
+    known = customers.column("custkey").to_numpy()
+    assert len(np.unique(known)) == len(known)
+    keys = orders.column("custkey")
+    assert 0 < keys.null_count < 200
+    bought = keys.drop_null().to_numpy()
+    assert 0 < np.isin(bought, known, invert=True).sum() < 500
+    assert not (bought % 3 == 0).any()  # a third of the customers never orders
+    assert len(np.unique(orders.column("orderkey").to_numpy())) == 20_000
+
+
+@pytest.mark.parametrize("rows", [1, 2, 10])
+def test_shop_when_it_is_tiny_then_is_made_all_the_same(rows: int, tmp_path: Path) -> None:
+    made = make_shop(tmp_path, rows, seed=1)
+    assert pq.read_table(made.orders).num_rows == rows
+    assert pq.read_table(made.table).num_rows == made.customers < max(2, rows * 3 // 2)
+
+
 def test_demo_when_the_directory_to_keep_is_taken_then_says_so(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     result = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
@@ -55,7 +82,8 @@ def test_demo_when_the_directory_to_keep_is_taken_then_says_so(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_demo_when_the_memory_is_no_size_then_says_so() -> None:
-    result = CliRunner().invoke(app, ["demo", "--memory", "lots", "--rows", "10"])
+@pytest.mark.parametrize("what", ["join", "enrich"])
+def test_demo_when_the_memory_is_no_size_then_says_so(what: str) -> None:
+    result = CliRunner().invoke(app, ["demo", what, "--memory", "lots", "--rows", "10"])
     assert result.exit_code == 2
     assert "--memory: not a size: 'lots'" in result.stderr

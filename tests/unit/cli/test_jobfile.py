@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.jobfile import Job, Trigger, read_job
+from dovetail.cli.jobfile import EnrichJob, Job, Trigger, read_job
 from dovetail.cli.sections import parse_span
 from dovetail.errors import JobFileError
+from dovetail.specs import EnrichOptions
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GOOD = """
@@ -23,6 +24,20 @@ path = "payments"
 schema = "id BIGINT, paid DOUBLE"
 
 [join]
+on = "id"
+
+[sink]
+format = "parquet"
+path = "out"
+checkpoint = "ckpt"
+"""
+ENRICH = """
+[stream]
+format = "parquet"
+path = "orders"
+
+[enrich]
+table = "customers"
 on = "id"
 
 [sink]
@@ -105,6 +120,86 @@ def test_read_when_a_line_of_the_example_is_uncommented_then_it_is_valid(
     if line.startswith(("processing_time", "once")):
         text = text.replace("available_now = true", "")
     read(folder, text.replace(f"# {line}", line, 1))
+
+
+def test_read_when_a_stream_is_enriched_then_fills_in_the_rest(folder: Path) -> None:
+    job = read(folder, ENRICH)
+    assert isinstance(job, EnrichJob)
+    assert job.stream.path == str(folder / "orders")
+    assert job.table == "customers"  # nothing is there, so it is a name
+    assert job.enrich == EnrichOptions("id", state=f"{folder}/ckpt/dovetail/enrich")
+
+
+def test_read_when_all_of_enrich_is_given_then_is_understood(folder: Path) -> None:
+    text = ENRICH.replace(
+        'on = "id"',
+        'on = [["id", "key"]]\nhow = "anti"\nmemory = "2MB"\nstate = "kept"\nalgorithm = "ssbj"\n'
+        'columns = ["a", "b"]\nordered = true\nrefresh = "5 minutes"\npartitions = 3\n'
+        "slice_ms = 99",
+    )
+    job = read(folder, text)
+    assert isinstance(job, EnrichJob)
+    assert job.enrich == EnrichOptions(
+        on=[("id", "key")],
+        how="anti",
+        memory="2MB",
+        state=str(folder / "kept"),
+        algorithm="ssbj",
+        columns=("a", "b"),
+        ordered=True,
+        refresh=dt.timedelta(minutes=5),
+        partitions=3,
+        slice_ms=99,
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("payments", "{folder}/payments"),  # is there
+        ("./payments", "{folder}/payments"),
+        ("pay*/", "{folder}/pay*"),
+        ("sales.customers", "sales.customers"),
+        ("s3a://bucket/customers", "s3a://bucket/customers"),
+    ],
+)
+def test_read_when_a_table_is_a_path_or_a_name_then_they_are_told_apart(
+    written: str, meant: str, folder: Path
+) -> None:
+    job = read(folder, ENRICH.replace('"customers"', f'"{written}"'))
+    assert isinstance(job, EnrichJob)
+    assert job.table == meant.format(folder=folder)
+
+
+def test_read_when_the_shipped_enrichment_is_read_then_all_is_known(folder: Path) -> None:
+    text = (REPOSITORY / "examples" / "enrich.toml").read_text()
+    for name in ("orders", "customers"):
+        (folder / "data" / name).mkdir(parents=True)
+    job = read(folder, text)
+    assert isinstance(job, EnrichJob)
+    assert job.table == str(folder / "data" / "customers")
+    assert (job.enrich.how, job.enrich.on) == ("left", [("customer", "name")])
+    for line in (
+        'select = ["order_id", "upper(customer) AS customer"]',
+        "ordered = true",
+        'refresh = "5 minutes"',
+        'state = "ckpt/enrich"',
+        "slice_ms = 250",
+    ):
+        assert f"# {line}" in text
+        read(folder, text.replace(f"# {line}", line, 1))
+
+
+def test_read_when_a_batch_is_enriched_then_state_is_as_given(folder: Path) -> None:
+    text = 'mode = "batch"\n' + ENRICH.replace('checkpoint = "ckpt"', "")
+    job = read(folder, text)
+    assert isinstance(job, EnrichJob)
+    assert job.enrich.state is None
+    kept = read(folder, text.replace('on = "id"', 'on = "id"\nstate = "kept"'))
+    assert isinstance(kept, EnrichJob)
+    assert kept.enrich.state == str(folder / "kept")
+    refreshed = text.replace('on = "id"', 'on = "id"\nrefresh = "1 hour"')
+    assert 'enrich.refresh makes no sense with mode = "batch"' in complaint(folder, refreshed)
 
 
 def test_read_when_options_are_given_then_spark_gets_texts(folder: Path) -> None:
@@ -285,6 +380,35 @@ def test_read_when_there_is_a_mistake_then_names_key_and_remedy(mistake: str, fo
         text = GOOD[: GOOD.index("[sink]")] + '[sink]\nformat = "table"\ncheckpoint = "ckpt"\n'
     assert text != GOOD
     assert said in complaint(folder, text)
+
+
+ENRICH_MISTAKES = {
+    "unknown key": ('on = "id"', 'on = "id"\nrefesh = "x"', "did you mean 'refresh'?"),
+    "within": ('on = "id"', 'on = "id"\nwithin = 1', "enrich.within is not known. Keys: table, on"),
+    "no table": ('table = "customers"', "", "enrich.table is missing; write for example table ="),
+    "no such table": ('"customers"', '"data/custmers"', "/data/custmers, which does not exist."),
+    "how": ('on = "id"', 'on = "id"\nhow = "outer"', "Allowed: inner, left, semi, anti."),
+    "algorithm": ('on = "id"', 'on = "id"\nalgorithm = "xjoin"', "Allowed: auto, meshjoin"),
+    "columns": ('on = "id"', 'on = "id"\ncolumns = "a"', "enrich.columns is a text ('a')"),
+    "ordered": ('on = "id"', 'on = "id"\nordered = "yes"', "enrich.ordered is a text ('yes')"),
+    "refresh": ('on = "id"', 'on = "id"\nrefresh = "often"', "enrich.refresh has to be a span"),
+    "both": ("[sink]", "[join]\non = 1\n[sink]", "enrich cannot stand beside join"),
+    "another input": ("[sink]", "[left]\n[sink]", "left does not go with [enrich]"),
+    "no stream": ("[stream]", "[spark.conf]", "the table [stream] is missing. Tables: spark, st"),
+    "no enrich": ("[enrich]", "[spark.conf]", "the table [enrich] is missing. Tables: spark, st"),
+}
+
+
+@pytest.mark.parametrize("mistake", ENRICH_MISTAKES)
+def test_read_when_an_enrichment_has_a_mistake_then_names_key_and_remedy(
+    mistake: str, folder: Path
+) -> None:
+    before, after, said = ENRICH_MISTAKES[mistake]
+    assert said in complaint(folder, ENRICH.replace(before, after, 1))
+
+
+def test_read_when_a_join_has_a_stream_then_says_that_it_does_not_belong(folder: Path) -> None:
+    assert "stream does not go with [join]" in complaint(folder, GOOD + '[stream]\nformat = "x"\n')
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,13 @@ def test_top_when_asked_once_then_prints_one_frame(make_state: MakeState) -> Non
     assert row[:4] == ["1", "cleanup", "1", "1,234"]
 
 
+def test_top_when_a_stream_is_enriched_then_shows_one_input(make_state: MakeState) -> None:
+    shown = drawn(make_state(job="enrich"))
+    assert shown.startswith("dovetail seek on order_id = ordered, day")
+    assert " + " not in shown
+    assert "75.0 % arriving, 25.0 % deferred" in shown
+
+
 def test_top_when_there_is_no_state_and_one_look_was_asked_for_then_fails(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["top", str(tmp_path / "none"), "--once"])
     assert result.exit_code == 2

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from dovetail.cli.views import (
     Outlook,
     bar,
+    enrich_summary,
     last_records,
     live_line,
     live_view,
@@ -133,6 +134,41 @@ def test_summary_when_the_query_was_stopped_then_does_not_claim_an_end(
     lines = drawn(summary(progress(make_state(budget=None)), 3, ended=False))
     assert any(line.startswith("results while the inputs were silent") for line in lines)
     assert "budget unbounded over 2 partitions" in lines
+
+
+def test_enrich_summary_when_printed_then_tells_staging_apart(make_state: MakeState) -> None:
+    lines = drawn(enrich_summary(progress(make_state("idle", job="enrich")), 12.34, 5.6))
+    assert lines == [
+        "rows in 2,000 how: left",
+        "rows out 2,000",
+        "results while rows came in 1,500 75.0 %: cached, or to make room",
+        "results after that 500 25.0 %",
+        "read of the staged table 2.0 MB besides the rows that matched",
+        "memory: cached table rows 360.0 KB 36.0 %",
+        "memory: waiting rows 400.0 KB 40.0 %",
+        "memory: working space 250.0 KB 25.0 %",
+        "memory: input batch 40.0 KB 4.0 %",
+        "memory: sum of these 1.1 MB each at its own worst moment",
+        "memory: most at any time 800.0 KB 80.0 %",
+        "budget 1.0 MB over 2 partitions",
+        "time to stage the table 5.6 s once",
+        "time 12.3 s 1 micro-batch",
+    ]
+
+
+def test_live_views_when_a_stream_is_enriched_then_have_one_input_and_no_spilling(
+    make_state: MakeState,
+) -> None:
+    seen = progress(make_state(job="enrich"))
+    assert live_line(seen, 7.25) == (
+        "  7.2 s  batch 0, arriving: 2,000 rows in, 2,000 out, 800.0 KB of 1.0 MB, 2,468 pending"
+    )
+    lines = drawn(live_view(seen, Outlook(12.4, (4000, 0), 2468)))
+    assert lines[1].startswith("rows in 2,000 █")
+    assert lines[1].endswith("50 %")
+    assert lines[2] == "rows out 2,000 1,500 arriving, 500 deferred"
+    assert not any(line.startswith("spilled") for line in lines)
+    assert "2,000 rows in" in str(seen)
 
 
 def test_make_console_when_there_is_no_terminal_then_is_wide_and_plain(

@@ -1,0 +1,147 @@
+"""Explanations of a stream joined with a table: predictions, the choice, and what was assumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dovetail.costs.explain import Explanation
+from dovetail.costs.explain_enrich import (
+    Machine,
+    PlannedEnrich,
+    TableSize,
+    explain_enrich,
+    predict,
+)
+from dovetail.costs.meshjoin import MeshFactors
+from dovetail.costs.storage import DISK_7200, Storage
+from dovetail.semistream import SemiStreamSpec
+
+STREAM = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
+TABLE = pa.schema([("key", pa.int64()), ("name", pa.string()), ("city", pa.string())])
+FACTORS = MeshFactors(expire=4e-8, receive=2e-9, add=8e-8, probe=3e-8, output=4e-8)
+SSD = Storage("ssd", 1e-4, 2e9)
+PLAN = PlannedEnrich(
+    spec=SemiStreamSpec(STREAM, TABLE, ("id",), ("key",), "left"),
+    algorithm="seek",
+    asked_algorithm="auto",
+    memory_bytes=4_000_000,
+    partitions=2,
+    asked_partitions=None,
+    streaming=True,
+    table=TableSize(1_000_000, 48.0, 600, "as staged, v000001"),
+    machine=Machine(FACTORS, SSD, cores=2),
+    state=Path("/ckpt/enrich"),
+    state_note="new: made when the query starts",
+)
+NAMES = ["ameshjoin", "inl", "meshjoin", "seek", "ssbj"]
+
+
+def section(explanation: Explanation, title: str) -> str:
+    return "\n".join(dict(explanation.sections)[title])
+
+
+def test_explain_when_printed_then_has_every_section() -> None:
+    text = str(explain_enrich(PLAN))
+    assert [line for line in text.splitlines() if not line.startswith(" ")] == [
+        "enrich",
+        "keys",
+        "algorithm",
+        "predictions",
+        "partitions",
+        "memory",
+        "state",
+        "output",
+    ]
+    assert "a stream and a table, left, where stream.id = table.key" in text
+    assert "about 1,000,000 rows of 48 bytes, 48.0 MB: as staged, v000001" in text
+    assert "4.0 MB in all, 8.3 % of the table" in text
+    assert "id int64, amount double, key int64, name string, city string" in text
+    assert "uniform keys" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_predict_when_there_is_a_budget_then_all_stay_inside_and_the_fastest_is_first() -> None:
+    found = predict(PLAN)
+    assert sorted(one.algorithm for one in found) == NAMES
+    rates = [one.rate for one in found]
+    assert rates == sorted(rates, reverse=True)
+    for one in found:
+        assert not one.problem
+        assert 0 < one.memory_bytes <= 4_000_000
+        assert one.wait_seconds > 0
+        assert one.bytes_per_row > 0
+
+
+def test_predict_when_keys_are_skewed_then_only_caches_gain() -> None:
+    even = {one.algorithm: one.rate for one in predict(PLAN)}
+    skewed = {one.algorithm: one.rate for one in predict(replace(PLAN, skew=1.0))}
+    for name in ("seek", "ssbj", "inl"):
+        assert skewed[name] > 1.1 * even[name], name
+    for name in ("meshjoin", "ameshjoin"):
+        assert skewed[name] == pytest.approx(even[name]), name
+    assert "Zipf with exponent 1" in str(explain_enrich(replace(PLAN, skew=1.0)))
+
+
+def test_predict_when_partitions_outnumber_cores_then_take_turns() -> None:
+    alone = {one.algorithm: one for one in predict(PLAN)}
+    machine = replace(PLAN.machine, cores=1)
+    shared = {one.algorithm: one for one in predict(replace(PLAN, machine=machine))}
+    for name in NAMES:
+        assert shared[name].rate == pytest.approx(alone[name].rate / 2)
+        assert shared[name].wait_seconds == pytest.approx(alone[name].wait_seconds * 2)
+
+
+def test_predict_when_nothing_of_the_table_is_shown_then_reads_codes_only() -> None:
+    spec = replace(PLAN.spec, how="anti")
+    pairs = {one.algorithm: one.bytes_per_row for one in predict(PLAN)}
+    alone = {one.algorithm: one.bytes_per_row for one in predict(replace(PLAN, spec=spec))}
+    assert pairs["ameshjoin"] - alone["ameshjoin"] == pytest.approx(48, rel=0.05)
+
+
+def test_predict_when_the_table_is_huge_then_values_are_taken_together() -> None:
+    huge = replace(PLAN, table=replace(PLAN.table, rows=400_000_000), skew=0.9)
+    assert [one.algorithm for one in predict(huge) if one.problem] == []
+
+
+def test_explain_when_the_algorithm_is_chosen_then_says_why() -> None:
+    said = section(explain_enrich(PLAN), "algorithm")
+    assert said.startswith("seek, the default")
+    assert "times as fast as" in said
+    asked = replace(PLAN, algorithm="meshjoin", asked_algorithm="meshjoin")
+    assert section(explain_enrich(asked), "algorithm").startswith("meshjoin, as asked")
+    assert "meshjoin *" in section(explain_enrich(asked), "predictions")
+
+
+def test_explain_when_another_algorithm_is_faster_then_says_so() -> None:
+    slow = replace(
+        PLAN,
+        machine=replace(PLAN.machine, storage=DISK_7200),
+        table=TableSize(10_000_000, 48.0, 5_000, "x"),
+        memory_bytes=64_000_000,
+    )
+    fastest = predict(slow)[0]
+    said = section(explain_enrich(slow), "algorithm")
+    assert fastest.algorithm != "seek"
+    assert f"{fastest.algorithm} is predicted to be" in said
+    assert f"algorithm='{fastest.algorithm}' asks for it" in said
+
+
+def test_explain_when_the_budget_is_too_small_for_some_then_they_are_shown_as_such() -> None:
+    tiny = replace(PLAN, memory_bytes=12_000, table=replace(PLAN.table, page_rows=600))
+    said = section(explain_enrich(tiny), "predictions")
+    assert "the budget is too small" in said
+
+
+def test_explain_when_unbounded_or_a_batch_then_says_so() -> None:
+    explanation = explain_enrich(replace(PLAN, memory_bytes=None, streaming=False, state=None))
+    assert section(explanation, "memory") == "unbounded"
+    assert "a temporary directory" in section(explanation, "state")
+    assert "a batch input and a table" in section(explanation, "enrich")
+
+
+def test_explain_when_the_table_is_empty_then_is_made_all_the_same() -> None:
+    assert "about 0 rows" in str(explain_enrich(replace(PLAN, table=TableSize(0, 48.0, 600, "x"))))

@@ -1,9 +1,10 @@
 """The whole process, as the operating system sees it, keeps to the budget.
 
 A child process joins an input of twenty times the budget, never having more of it at hand than one
-batch; or it looks a stream up in a staged table of that size. Its resident size, anonymous and mapped pages together, must not grow by more than the budget
-and the stated fixed overhead. The peak is the kernel's own (`VmHWM`, reset after the warm-up) where
-it can be had, and sampled by a thread besides.
+batch; or it looks a stream up in a staged table of that size. Its resident size, anonymous and
+mapped pages together, must not grow by more than the budget and the stated fixed overhead. The peak
+is the kernel's own (`VmHWM`, reset after the warm-up) where it can be had, and sampled by a thread
+besides.
 
 Run by hand with: python tests/memory/test_budget_resident.py '{"budget": 8000000}'
 """
@@ -369,7 +370,7 @@ def child_of_lookup(settings: dict[str, Any]) -> dict[str, Any]:
     resident = Resident()
     baseline = resident.now()
     with resident:
-        measured = look_up(budget, Path(settings["table"]), 1_000_000, algorithm)
+        measured = look_up(budget, Path(settings["table"]), 2_000_000, algorithm)
     return measured | {"growth": resident.peak - baseline, "budget": budget}
 
 

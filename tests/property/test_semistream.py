@@ -4,6 +4,7 @@ Hypothesis draws the circumstances; rows and steps follow from the case's seed.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from dovetail.semistream import ALGORITHMS, HOWS, SemiStreamSpec
+from dovetail.semistream import ALGORITHMS, HOWS, SemiStreamSpec, seek
 from dovetail.testing.generators import BAND_TYPES, KEY_TYPES, Shape, make_relation
 from dovetail.testing.oracle import nested_loop
 from dovetail.testing.semistream import Drive, drive
@@ -22,6 +23,14 @@ pytestmark = pytest.mark.fuzz
 
 CASES_PER_OPERATOR = 500
 CONDITIONS = sorted(name for name, kind in ALGORITHMS.items() if kind.joins_conditions)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_rows_at_a_time() -> Iterator[None]:
+    """Seek settles thousands of rows together; a case here has fewer, and should be interrupted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seek, "_SETTLED_ROWS", 20)
+        yield
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class What(StrEnum):
     ENRICH = "enrich"  #: a stream and a table
 
 
-_ROWS = {What.JOIN: 200_000, What.ENRICH: 100_000}  # either takes less than a minute
+_ROWS = {What.JOIN: 200_000, What.ENRICH: 60_000}  # either takes less than a minute
 
 
 def command(
@@ -67,7 +67,7 @@ def command(
         typer.Option(
             min=1,
             help="Rows on each side; for enrich, of the stream.",
-            show_default="200000; 100000 for enrich",
+            show_default="200000; 60000 for enrich",
         ),
     ] = None,
     budget_share: Annotated[

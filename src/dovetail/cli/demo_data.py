@@ -104,11 +104,11 @@ def _texts(rng: np.random.Generator, rows: int) -> pa.Array:
 
 
 def make_shop(directory: Path, rows: int, seed: int) -> Shop:
-    """Write so many orders, in files that arrive in turn, and half as many customers more.
+    """Write so many orders, in files that arrive in turn, and 2.5 times as many customers.
 
     As in TPC-H, a third of the customers never orders.
     """
-    customers = max(1, rows * 3 // 2)
+    customers = max(1, rows * 5 // 2)
     rng = np.random.default_rng(seed)
     orders, table = directory / "orders", directory / "customers"
     for path in (orders, table):

@@ -29,7 +29,7 @@ from dovetail.kernel.matching import OutputLayout
 from dovetail.kernel.memory import Reservation, format_bytes
 from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, Span
-from dovetail.semistream.table import StagedTable
+from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 INNER, LEFT_OUTER, SEMI, ANTI = HOWS = ("inner", "left", "semi", "anti")
 STREAM, TABLE = 0, 1  #: the sides
@@ -136,13 +136,7 @@ class SemiStreamJoin(ABC):
         self.table = table
         table.counters = context.counters
         total = context.budget.total_bytes
-        least = max(MIN_BUDGET_BYTES, 8 * table.page_rows * (8 + INDEX_BYTES_PER_ROW))
-        if total is not None and total < least + table.nbytes:
-            raise MemoryBudgetError(
-                f"a partition's share of the budget is {format_bytes(total)}, but this table's "
-                f"pages and their index need at least {_rounded_up(least + table.nbytes)} a "
-                "partition: raise memory= or lower partitions="
-            )
+        check_budget(total, table)
         self.working_bytes = (
             _UNBOUNDED_WORKING_BYTES if total is None else int(total * WORKING_SHARE)
         )
@@ -399,7 +393,7 @@ class SemiStreamJoin(ABC):
 
     def _most_pairs(self) -> int:
         row_bytes = self.table.row_bytes + self._stream_row_bytes + 16
-        return max(1, min(int(self.working_bytes // 8 / row_bytes), _MOST_PAIRS))
+        return max(1, min(int(self.working_bytes // 4 / row_bytes), _MOST_PAIRS))
 
     #: of the rows that came last: the mean
     _stream_row_bytes: float = 64.0
@@ -420,6 +414,18 @@ def _rounded_up(nbytes: int) -> str:
     """A size as people read it that is no less: who asks for just that much has to get by."""
     step = max(1, 1000 ** min(4, (len(str(nbytes)) - 1) // 3) // 10)
     return format_bytes(-(-nbytes // step) * step)
+
+
+def check_budget(partition_bytes: int | None, table: StagedTable) -> None:
+    """Refuse a share of the budget that this table's pages and their index do not fit."""
+    pages = 8 * table.page_rows * (CODE_BYTES + INDEX_BYTES_PER_ROW)
+    least = max(MIN_BUDGET_BYTES, pages) + table.nbytes
+    if partition_bytes is not None and partition_bytes < least:
+        raise MemoryBudgetError(
+            f"a partition's share of the budget is {format_bytes(partition_bytes)}, but this "
+            f"table's pages and their index need at least {_rounded_up(least)} a partition: raise "
+            "memory= or lower partitions="
+        )
 
 
 def in_stream_order(run: Run) -> Rows:

@@ -33,6 +33,7 @@ from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 CACHE_SHARE = 3 / 8
 _GAP_PAGES = 2  # pages without a waiting row that are read through rather than skipped
+_SETTLED_ROWS = 1 << 13  # at least so many together, if there are as many
 _LEARNED_BYTES = 40  # what is noted of a row that missed the cache
 _UNBOUNDED_CACHE_BYTES = 1 << 30
 
@@ -106,23 +107,35 @@ class Seek(SemiStreamJoin):
             self._learn()
 
     def _settle_piece(self) -> Iterator[pa.RecordBatch]:
-        """Settle the rows with the lowest codes, as many as one read of pages serves."""
+        """Settle the rows with the lowest codes: those of a few reads together."""
         self._merge_waiting()
-        runs = list(zip(self._waiting, self._settled, strict=True))
-        code = min(int(run.codes[start]) for run, start in runs)
-        first, stop = self._piece(code, runs)
-        lookup = self._spans(code) if stop == first else self._spans_within(first, stop)
-        for index, (run, start) in enumerate(runs):
-            end = start + self._reach(run.codes[start:], code, first, stop)
-            if end > start:
-                codes = run.codes[start:end]
-                low, high = lookup(codes)
-                if self.cache.limit:
-                    self._learned.append((codes, low, high))
+        ends = list(self._settled)
+        spans: list[list[tuple[Rows, Rows]]] = [[] for _ in ends]
+        found = 0
+        while found < _SETTLED_ROWS:
+            runs = [(run, end) for run, end in zip(self._waiting, ends, strict=True)]
+            left = [(run, end) for run, end in runs if end < len(run)]
+            if not left:
+                break
+            code = min(int(run.codes[end]) for run, end in left)
+            first, stop = self._piece(code, left)
+            lookup = self._spans(code) if stop == first else self._spans_within(first, stop)
+            for index, (run, end) in enumerate(runs):
+                codes = run.codes[end : end + self._reach(run.codes[end:], code, first, stop)]
+                if len(codes):
+                    low, high = lookup(codes)
+                    spans[index].append((low, high))
+                    ends[index] += len(codes)
+                    found += len(codes)
+                    if self.cache.limit:
+                        self._learned.append((codes, low, high))
+        for index, (run, start) in enumerate(zip(self._waiting, self._settled, strict=True)):
+            if spans[index]:
+                low, high = (np.concatenate(ends_of) for ends_of in zip(*spans[index], strict=True))
                 yield from self._settle_run(run, low, high, self.table, start)
-                self._settled[index] = end
-        for index in reversed(range(len(runs))):
-            if self._settled[index] == len(self._waiting[index]):
+        self._settled = ends
+        for index in reversed(range(len(ends))):
+            if ends[index] == len(self._waiting[index]):
                 del self._waiting[index], self._settled[index]
 
     def _merge_waiting(self) -> None:

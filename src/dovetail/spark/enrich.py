@@ -38,7 +38,7 @@ from dovetail.spark.plan import (
     default_state,
 )
 from dovetail.spark.session import check_session
-from dovetail.spark.staging import Table, ensure_staged, read_table, restage
+from dovetail.spark.staging import Table, check_staged_budget, ensure_staged, read_table, restage
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.specs import EnrichOptions, EnrichSpec, enrich_spec
@@ -60,6 +60,7 @@ def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: s
     if spec.state is None:
         spec = replace(spec, state=_scratch(session))
     ensure_staged(frame, spec, None if isinstance(table, DataFrame) else str(table))
+    check_staged_budget(spec)
     if spec.refresh_seconds is not None:
         _refresh_regularly(session, spec)
     layout = union_layout(stream.schema, StructType())

@@ -50,6 +50,7 @@ from dovetail.errors import (
 )
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
+from dovetail.semistream.base import check_budget
 from dovetail.semistream.table import CHUNK_PAGES, PAGE_BYTES, StagedTable, TableWriter
 from dovetail.spark.layout import arrow_schema, partition_of
 from dovetail.spark.state import PartitionState
@@ -108,6 +109,18 @@ def ensure_staged(table: DataFrame, spec: EnrichSpec, source: str | None) -> str
             _check_staged(spec.state / TABLES / version, shape)
             return version
         return stage(table, shape, spec.state, source)
+
+
+def check_staged_budget(spec: EnrichSpec) -> None:
+    """Refuse a budget now that the operators would refuse later."""
+    assert spec.state is not None
+    directory = spec.state / TABLES / staged_version(spec.state)
+    for number in range(spec.partitions):
+        table = StagedTable(directory / f"p{number:05d}", spec.semistream.table)
+        try:
+            check_budget(spec.partition_bytes, table)
+        finally:
+            table.close()
 
 
 def stage(table: DataFrame, shape: Shape, state: Path, source: str | None) -> str:

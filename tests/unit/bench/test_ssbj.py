@@ -1,0 +1,201 @@
+"""The benchmarks of SSBJ at a tiny size, and what they measure with."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.bench import registry, semistream_runs, ssbj
+from dovetail.bench.measure import WrongResultError
+from dovetail.bench.progress import Silent
+from dovetail.bench.report import write_report
+from dovetail.bench.result import Result
+from dovetail.bench.semistream_runs import (
+    FACTORS,
+    Feed,
+    Law,
+    Listed,
+    Relation,
+    Tally,
+    each_once,
+    opened,
+    pages_for,
+    stage,
+    with_repetition,
+)
+from dovetail.costs.storage import Storage
+from dovetail.semistream.meshjoin import MeshJoin
+
+ROWS = 2_400
+LOOPS = 12
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few scans: these tests are not about the numbers."""
+    monkeypatch.setattr(ssbj, "WARM_UP_SCANS", 3)
+    monkeypatch.setattr(ssbj, "MEASURED_SCANS", 1)
+    monkeypatch.setattr(ssbj, "LOOPS_TRIED", (12, 24))
+
+
+@pytest.fixture(scope="module")
+def relation(tmp_path_factory: pytest.TempPathFactory) -> Relation:
+    return stage(each_once(ROWS), tmp_path_factory.mktemp("ssbj") / "table")
+
+
+def run(name: str, only: str | None = None, rows: int = ROWS) -> Result:
+    benchmark = registry.find(name)
+    config = benchmark.configure(rows=rows, repetitions=("1",), only=only)
+    return registry.run(benchmark, config, Silent())
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "labels"),
+    [
+        ("ssbj-rate", "memory", {"meshjoin/memory=1%", "meshjoin/memory=10%"}),
+        ("ssbj-rate", "size", {"meshjoin/size=0.2"}),
+        ("ssbj-rate", "skew", {"meshjoin/skew=0", "meshjoin/skew=0.5", "meshjoin/skew=1"}),
+        ("ssbj-rate", "unique", {"meshjoin/unique,skew=0"}),
+        ("ssbj-rate", "budget", {"meshjoin/budget,whole", "meshjoin/budget,pieces"}),
+        ("ssbj-memory", "rate", {"meshjoin/rate=25k", "meshjoin/rate=200k"}),
+        ("ssbj-memory", "size", {"meshjoin/size=4"}),
+        ("ssbj-memory", "unique", {"meshjoin/unique,rate=200k"}),
+        ("ssbj-factor", None, {"factor/sf=0.25", "factor/sf=4"}),
+        ("ssbj-buffer", None, {"buffer/loops=12"}),
+        ("ssbj-model", None, {"model/meshjoin,skew=0,rate=50k", "model/ssbj,skew=1,rate=100k"}),
+    ],
+)
+def test_run_when_tiny_then_has_its_labels(
+    name: str, only: str | None, labels: set[str], tmp_path: Path
+) -> None:
+    result = run(name, only)
+    assert result.ok, result.failures
+    assert labels <= set(result.ratios)
+    assert all(ratio.median is not None and ratio.median > 0 for ratio in result.ratios.values())
+    assert "time" in result.facts
+    written = write_report([Result.from_json(result.to_json(), "here")], tmp_path)
+    assert all(path.stat().st_size for path in written)
+
+
+def test_rate_when_all_groups_run_then_skew_1_is_the_point_that_memory_has_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ssbj, "MEMORIES", (0.10,))
+    monkeypatch.setattr(ssbj, "SKEWS", (0.0, 1.0))
+    monkeypatch.setattr(ssbj, "SIZES", ())
+    result = run("ssbj-rate")
+    assert result.ok, result.failures
+    assert result.ratios["meshjoin/skew=1"] == result.ratios["meshjoin/memory=10%"]
+
+
+def test_run_when_results_are_missing_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*arguments: object) -> Iterator[object]:
+        return iter(())
+
+    monkeypatch.setattr(MeshJoin, "_join", nothing)
+    result = run("ssbj-memory", "unique")
+    assert not result.ok
+    assert any("result rows" in failure.error for failure in result.failures)
+    assert result.ratios["meshjoin/unique,rate=50k"].n == 0
+
+
+def test_tpch_when_there_is_no_generator_then_fails_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dovetail.bench.ssbj.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("dovetail.bench.ssbj.shutil.which", lambda name: None)
+    result = run("ssbj-tpch", rows=1_500)
+    assert not result.ok
+    assert "pip install tpchgen-cli" in result.failures[0].error
+
+
+def test_tpch_when_there_is_a_generator_then_has_its_labels() -> None:
+    if not Path(sys.executable).with_name("tpchgen-cli").exists():
+        pytest.skip("tpchgen-cli is not installed")
+    result = run("ssbj-tpch", rows=1_500)
+    assert result.ok, result.failures
+    assert set(result.ratios) == {f"meshjoin/memory={share}%" for share in (1, 5, 10)}
+
+
+# -- what it measures with ----------------------------------------------------------------------
+
+
+def test_tally_when_turned_into_seconds_then_has_seeks_bytes_and_steps(relation: Relation) -> None:
+    tally = Tally(iterations=1, rows=10, cached=4, results=8, scanned=100, seeks=2)
+    storage = Storage("test", 1.0, 128.0)
+    steps = 10 * FACTORS.receive + 8 * FACTORS.output
+    steps += 6 * (FACTORS.add + FACTORS.expire) + 104 * FACTORS.probe
+    assert tally.seconds(storage, relation) == pytest.approx(2 + 100 + steps)
+    looked_up = 10 * (FACTORS.receive + FACTORS.probe) + 8 * FACTORS.output
+    assert tally.seconds(storage, relation, scans=False) == pytest.approx(102 + looked_up)
+
+
+def test_scan_when_it_has_12_iterations_then_reads_every_row_with_12_seeks(
+    relation: Relation,
+) -> None:
+    law = Law(ROWS, 1.0, 1)
+    with opened("meshjoin", relation, law, [1], b=pages_for(relation, LOOPS)) as run:
+        run.scan(lambda one: 5)
+        tally = run.scan(lambda one: 5)
+        assert (tally.iterations, tally.rows) == (LOOPS, 5 * LOOPS)
+        assert (tally.scanned, tally.seeks) == (ROWS, LOOPS)
+        run.drain()
+
+
+def test_filling_when_steady_then_uses_the_memory_and_no_more(relation: Relation) -> None:
+    memory = 100_000
+    for algorithm in ("meshjoin", "ssbj"):
+        law = Law(ROWS, 0.0, 1)
+        with opened(algorithm, relation, law, [1], b=pages_for(relation, LOOPS)) as run:
+            run.scan(lambda one: one.filling(memory, LOOPS))
+            assert 0.8 * memory < run.held_bytes <= memory
+            run.drain()
+
+
+def test_until_waiting_when_values_are_cached_then_counts_only_rows_that_miss(
+    relation: Relation,
+) -> None:
+    with opened("ssbj", relation, Law(ROWS, 1.0, 1), [1], b=pages_for(relation, LOOPS)) as run:
+        for _ in range(6):
+            run.scan(lambda one: 300)
+        count = run.until_waiting(50)
+        assert count > 50
+        before = run.tally
+        run.push(count)
+        done = run.tally - before
+        assert done.rows - done.cached == 50
+        run.drain()
+
+
+def test_drain_when_results_are_missing_then_raises(relation: Relation) -> None:
+    with opened("meshjoin", relation, Law(ROWS, 0.0, 1), [1]) as run:
+        run.push(20)
+        run.feed.expected += 1
+        with pytest.raises(WrongResultError):
+            run.drain()
+
+
+def test_feed_when_looked_at_then_gives_the_same_rows(relation: Relation) -> None:
+    feed = Feed(relation, Listed(np.arange(7)), [1])
+    seen = feed.peek(10).copy()
+    taken = feed.take(10)
+    codes, _ = relation.spec.encode(0, taken)
+    assert codes.tolist() == seen.tolist()
+    assert feed.expected == 10
+    assert taken.nbytes == 10 * semistream_runs.STREAM_ROW_BYTES
+
+
+def test_with_repetition_when_drawn_then_a_third_of_the_keys_has_no_row() -> None:
+    matches = with_repetition(10_000, 1)
+    assert matches.sum() == 10_000
+    assert np.mean(matches == 0) == pytest.approx(0.37, abs=0.02)
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_law_when_rows_are_drawn_then_they_follow_it(skew: float) -> None:
+    law = Law(100, skew, 1)
+    counts = np.bincount(law.draw(200_000, np.random.default_rng(1)), minlength=100) / 200_000
+    assert law.probability.sum() == pytest.approx(1)
+    assert np.abs(counts - law.probability).max() < 0.005

@@ -337,12 +337,15 @@ def run_model(config: Config, reporter: Reporter) -> Result:
         ]
         runs = interleaved(contenders, config.repetitions_of("model"), reporter)
     table_rows = config.rows
-    measured: dict[tuple[int, float], tuple[float, float]] = {}
+    measured: Settings = {}
+    typical: Settings = {}
     for loops, memory in settings:
         done = list(runs.done.get(f"loops={loops},memory={memory:g}", {}).values())
         if done:
             seconds = min(one.seconds["loop"] for one in done)  # when nothing else was running
-            measured[loops, memory] = seconds, fmean(one.facts["w"] for one in done)
+            rows = fmean(one.facts["w"] for one in done)
+            measured[loops, memory] = seconds, rows
+            typical[loops, memory] = median(one.seconds["loop"] for one in done), rows
     known = [one for one in measured if one[0] in FITTED_LOOPS]
     asked = [one for one in measured if one[0] in PREDICTED_LOOPS]
     fitted = _predictions(measured, known, asked, table_rows, terms=4)
@@ -367,6 +370,10 @@ def run_model(config: Config, reporter: Reporter) -> Result:
         )
     }  # fmt: skip
     reached = errors["fitted"]
+    again = _predictions(typical, known, asked, table_rows, terms=4)
+    errors["fitted to, and of, the median repetition"] = _median_error(again, typical)
+    worst = max((abs(measured[one][0] / fitted[one] - 1) for one in asked), default=None)
+    errors["fitted, the worst of all"] = worst
     facts = {
         "time": "wall time of this machine, everything in its page cache",
         "table_rows": table_rows,
@@ -387,6 +394,8 @@ def run_model(config: Config, reporter: Reporter) -> Result:
         },
         "median relative errors": {name: significant(error) for name, error in errors.items()},
         "the paper": "the model tracks the measured rate; the rate falls as b grows",
+        "here": "the rate rises with b: the buffer holds codes alone and so takes little from the "
+        "window, nothing waits for a disk, and fewer, larger packets mean fewer calls",
         "rates": told,
         "contenders": runs.facts(),
     }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from dovetail.semistream.cache import KEY_BYTES
 from dovetail.semistream.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
 from dovetail.testing.semistream import Bench, Result
 
@@ -17,6 +18,12 @@ MakeBench = Callable[..., Bench]
 CARRIER = 0
 TABLE = [CARRIER] * 40 + [10] * 4 + [20] * 3 + [30] * 2  # 49 rows
 ROW_BYTES = 36.0  # v_S of a stream row of two numbers: 16 bytes, and 20 for its index
+
+
+@pytest.fixture(autouse=True)
+def the_papers_inequality(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the cost of a cached value's own entry, so that examples can be worked by hand."""
+    monkeypatch.setattr(Ssbj, "key_bytes", 0)
 
 
 def ssbj(bench: Bench) -> Ssbj:
@@ -434,4 +441,16 @@ def test_values_when_their_rows_are_wider_than_the_mean_then_those_that_fit_are_
         assert operator.cache.nbytes <= 20_000
     assert operator.cache.nbytes > 10_000
     assert all(key == CARRIER or count == 1 for key, count in cached(bench).items())
+    bench.assert_exactly_once()
+
+
+def test_value_without_table_rows_when_it_comes_once_a_cycle_then_does_not_pay_for_its_entry(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry takes memory even if the table has nothing for it."""
+    monkeypatch.setattr(Ssbj, "key_bytes", KEY_BYTES)
+    bench = open_ssbj(make_bench)
+    for _ in range(9):
+        cycle(bench, [CARRIER, 7] + [9] * 5)
+    assert cached(bench) == {9: 0}
     bench.assert_exactly_once()

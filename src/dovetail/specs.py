@@ -192,6 +192,7 @@ class EnrichSpec(JobSpec):
             "on": [list(spec.stream_keys), list(spec.table_keys)],
             "stream": _describe(spec.stream),
             "table": _describe(spec.table),
+            "columns": list(spec.layout.schema.names[len(spec.stream.names) :]),
         }
 
 
@@ -235,8 +236,8 @@ def enrich_spec(
         wanted = ()
     names = [n for n in table.names if n in table_keys or n in wanted]
     staged = pa.schema([table.field(name) for name in names])
-    if options.how in ("inner", "left"):
-        _check_clashes(stream, staged, stream_keys, table_keys, ("stream", "table"))
+    shown = pa.schema([table.field(name) for name in names if name in wanted])
+    _check_clashes(stream, shown, stream_keys, table_keys, ("stream", "table"))
     partitions = _partitions(options.partitions, default_partitions, None)
     return EnrichSpec(
         algorithm=choose_semistream(options.algorithm),
@@ -245,7 +246,13 @@ def enrich_spec(
         state=None if options.state is None else state_path(options.state),
         slice_ms=_slice_ms(options.slice_ms),
         semistream=SemiStreamSpec(
-            stream, staged, stream_keys, table_keys, options.how, ordered=_flag(options.ordered)
+            stream,
+            staged,
+            stream_keys,
+            table_keys,
+            options.how,
+            ordered=_flag(options.ordered),
+            columns=wanted,
         ),
         refresh_seconds=_seconds(options.refresh),
     )

@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 from dovetail import errors
-from dovetail.specs import JoinOptions, JoinSpec, join_spec, state_path
+from dovetail.specs import (
+    EnrichOptions,
+    JoinOptions,
+    JoinSpec,
+    enrich_spec,
+    join_spec,
+    state_path,
+)
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 LEFT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.string())])
@@ -128,3 +135,26 @@ def test_state_when_local_then_is_a_path(state: str | Path) -> None:
 def test_identity_when_memory_or_slices_change_then_stays_the_same() -> None:
     assert spec(memory="64MB").identity() == spec(memory=None, slice_ms=9).identity()
     assert spec(partitions=2).identity() != spec(partitions=3).identity()
+
+
+# -- enrich -----------------------------------------------------------------------------------
+
+STREAM = pa.schema([("id", pa.int64()), ("customer", pa.string())])
+TABLE = pa.schema([("name", pa.string()), ("city", pa.string()), ("id", pa.int64())])
+
+
+def test_enrich_when_columns_are_named_then_a_key_of_another_name_is_staged_but_not_shown() -> None:
+    options = EnrichOptions(on=[("customer", "name")], columns=["city"])
+    found = enrich_spec(STREAM, TABLE, options, 1)
+    assert found.semistream.table.names == ["name", "city"]
+    assert found.output.names == ["id", "customer", "city"]
+
+
+def test_enrich_when_a_shown_column_clashes_then_is_refused_and_can_be_left_out() -> None:
+    with pytest.raises(ColumnClashError, match="'id'"):
+        enrich_spec(STREAM, TABLE, EnrichOptions(on=[("customer", "name")]), 1)
+    for options in (
+        EnrichOptions(on=[("customer", "name")], columns=["name"]),
+        EnrichOptions(on=[("customer", "name")], how="anti"),
+    ):
+        enrich_spec(STREAM, TABLE, options, 1)

@@ -8,8 +8,7 @@ A `Tally` turns the counts into seconds under a storage profile:
   index nested loops that does not follow on the page before;
 - the bytes of the pages, codes and payload: the papers' pages hold whole rows, while our scan reads
   codes alone and fetches the payload of matches;
-- the steps of the papers' cost models, at the fixed `FACTORS`. They are about what
-  `costs.calibrate` found on the machine that this was written on, and fixed, so that virtual
+- the steps of the papers' cost models, at the fixed `FACTORS`: round numbers, so that virtual
   seconds do not depend on the machine.
 
 At the end of a run the join is drained, and the number of its results is compared with what the

@@ -53,6 +53,7 @@ class SemiStreamSpec:
     within: int | float | None = None
     condition: Condition | None = None
     ordered: bool = False  #: results in the order in which the rows came
+    columns: tuple[str, ...] | None = None  #: of the table, to show; None is all
 
     def __post_init__(self) -> None:
         if self.how not in HOWS:
@@ -88,7 +89,10 @@ class SemiStreamSpec:
         if self.how in (SEMI, ANTI):
             return OutputLayout(self.stream, ())
         shared = {a for a, b in zip(self.stream_keys, self.table_keys, strict=True) if a == b}
-        columns = tuple(i for i, name in enumerate(self.table.names) if name not in shared)
+        shown = self.table.names if self.columns is None else self.columns
+        columns = tuple(
+            i for i, name in enumerate(self.table.names) if name in shown and name not in shared
+        )
         fields = [self.table.field(index) for index in columns]
         if self.how == LEFT_OUTER:
             fields = [field.with_nullable(True) for field in fields]

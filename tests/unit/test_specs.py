@@ -151,7 +151,7 @@ def test_enrich_when_columns_are_named_then_a_key_of_another_name_is_staged_but_
 
 
 def test_enrich_when_a_shown_column_clashes_then_is_refused_and_can_be_left_out() -> None:
-    with pytest.raises(ColumnClashError, match="'id'"):
+    with pytest.raises(errors.ColumnClashError, match="'id'"):
         enrich_spec(STREAM, TABLE, EnrichOptions(on=[("customer", "name")]), 1)
     for options in (
         EnrichOptions(on=[("customer", "name")], columns=["name"]),

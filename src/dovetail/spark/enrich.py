@@ -101,7 +101,7 @@ def resolve_enrich(
 
 
 def _refresh_regularly(session: SparkSession, spec: EnrichSpec) -> None:
-    """Look for changes of the table from time to time, for as long as the session lives.
+    """Look for changes of the table from time to time, while there are session and state.
 
     A query that is started again takes over from the one before.
     """
@@ -113,7 +113,7 @@ def _refresh_regularly(session: SparkSession, spec: EnrichSpec) -> None:
     _refreshers[state] = over
 
     def look() -> None:
-        while not over.wait(seconds) and not _stopped(session):
+        while not over.wait(seconds) and not _stopped(session) and state.exists():
             try:
                 restage(state, None, session, verify=False)
             except Exception as error:  # noqa: BLE001  the stream goes on with what it has

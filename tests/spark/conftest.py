@@ -310,3 +310,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"a full disk needs a small tmpfs, but {done.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture(autouse=True)
+def no_refresher_is_left() -> Iterator[None]:
+    """A refresher lives as long as its state and session: too long for the tests that follow."""
+    yield
+    from dovetail.spark.enrich import _refreshers
+
+    for over in _refreshers.values():
+        over.set()
+    _refreshers.clear()

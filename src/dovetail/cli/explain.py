@@ -64,19 +64,12 @@ def print_explanation(console: Console, job: Job, sample: int | None, log: Path 
 
 def _join(session: "SparkSession", job: JoinJob, sample: int | None) -> "Explanation":
     left, right = jobs.open_inputs(session, job)
-    options = job.join
     with jobs.blame(job, "join"):
         return explain(
             left,
             right,
-            options.on,
-            within=options.within,
-            memory=options.memory,
-            state=options.state,
-            algorithm=options.algorithm,
-            partitions=options.partitions,
-            slice_ms=options.slice_ms,
             samples=None if sample is None else jobs.sample(session, job, sample),
+            **vars(job.join),
         )
 
 

@@ -42,19 +42,8 @@ def open_inputs(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "Da
 
 def join_inputs(job: JoinJob, left: "DataFrame", right: "DataFrame") -> "DataFrame":
     """The joined DataFrame; a mistake in `[join]` names the job file."""
-    options = job.join
     with blame(job, "join"):
-        return join(
-            left,
-            right,
-            options.on,
-            within=options.within,
-            memory=options.memory,
-            state=options.state,
-            algorithm=options.algorithm,
-            partitions=options.partitions,
-            slice_ms=options.slice_ms,
-        )
+        return join(left, right, **vars(job.join))
 
 
 def start(job: Job, joined: "DataFrame", *, available_now: bool) -> "StreamingQuery":

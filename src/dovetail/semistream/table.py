@@ -283,6 +283,15 @@ class StagedTable:
         back[order] = np.arange(len(order))
         return found.take(pa.array(back))
 
+    def verify(self) -> None:
+        """Read everything once; raises if any of it is not what was written."""
+        for number in range(len(self._chunks)):
+            self._chunk(number)
+        pages = max(1, self._chunk_rows // self.page_rows)
+        for first in range(0, self.pages, pages):
+            self.codes(first, min(first + pages, self.pages))
+        self._release(0)
+
     def close(self) -> None:
         os.close(self._codes_fd)
         self._touched.clear()

@@ -51,7 +51,7 @@ from dovetail.errors import (
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
 from dovetail.semistream.base import check_budget
-from dovetail.semistream.table import CHUNK_PAGES, PAGE_BYTES, StagedTable, TableWriter
+from dovetail.semistream.table import PAGE_BYTES, StagedTable, TableWriter
 from dovetail.spark.layout import arrow_schema, partition_of
 from dovetail.spark.state import PartitionState
 from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version, state_path
@@ -203,9 +203,7 @@ def _damaged(directory: Path, shape: Shape) -> bool:
         for number in range(shape.partitions):
             table = StagedTable(directory / f"p{number:05d}", shape.schema)
             try:
-                for page in range(0, table.pages, CHUNK_PAGES):
-                    table.codes(page, min(page + CHUNK_PAGES, table.pages))
-                    table.take(np.array([table.page_start(page)]))
+                table.verify()
             finally:
                 table.close()
     except StateError:

@@ -2,6 +2,9 @@
 
 `OutputLayout` says which columns of which side make up a result; `Emitter` gathers them, and
 joins small pieces into batches of a useful size without ever holding more than one batch's worth.
+
+A batch is sized by the mean row of the runs it is made of, unless their rows differ much in length:
+then the lengths of the very rows count (`Run.lengths`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +47,10 @@ class Emitter:
         self._keys = keys
         self._layout = layout
         self._batch_bytes = batch_bytes
-        self._pieces: list[pa.RecordBatch] = []
-        self._piece_bytes = 0
+        self._probing: tuple[Run, int] | None = None  # whose pairs are still open, and its side
+        self._open: list[tuple[Rows, pa.RecordBatch]] = []  # its rows, and what they join with
+        self._done: list[pa.RecordBatch] = []
+        self._held_bytes = 0
 
     def match(
         self, probing: Run, stored: Run, span: Span, side: int, keep: PairFilter | None = None
@@ -60,34 +65,74 @@ class Emitter:
                 probe_rows, stored_rows = probe_rows[mask], stored_rows[mask]
             if not len(probe_rows):
                 continue
-            ends = [(probing.rows, probe_rows), (stored.rows, stored_rows)]
-            batch = self._gather(*(ends if side == LEFT else reversed(ends)))
-            if batch is not None:
-                yield from self._add(batch, batch.num_rows * pair_bytes)
+            even = len(probe_rows) * pair_bytes
+            for part, nbytes in self._parts(probing, stored, probe_rows, stored_rows, even):
+                yield from self._make_room(nbytes)
+                self._add(probing, side, probe_rows[part], stored.gather(stored_rows[part]))
+                self._held_bytes += nbytes
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """What is left over, as one batch."""
-        if self._pieces:
-            pieces, self._pieces, self._piece_bytes = self._pieces, [], 0
-            yield pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+        self._close()
+        if self._done:
+            done, self._done = self._done, []
+            yield done[0] if len(done) == 1 else pa.concat_batches(done)
+        self._held_bytes = 0
 
-    def _gather(
-        self, left: tuple[pa.RecordBatch, Rows], right: tuple[pa.RecordBatch, Rows]
-    ) -> pa.RecordBatch | None:
-        left_rows, right_rows = (batch.take(pa.array(rows)) for batch, rows in (left, right))
+    def _parts(
+        self, probing: Run, stored: Run, probe_rows: Rows, stored_rows: Rows, even: int
+    ) -> Iterator[tuple[slice, int]]:
+        """The pairs in parts that fit a batch, and the size of each; one part if rows are even."""
+        lengths = [
+            run.lengths.take(rows)
+            for run, rows in ((probing, probe_rows), (stored, stored_rows))
+            if run.lengths is not None
+        ]
+        if not lengths:
+            yield slice(None), even
+            return
+        sizes = np.sum(lengths, axis=0) + even // len(probe_rows)
+        ends = np.cumsum(sizes)
+        cuts = np.flatnonzero(np.diff((ends - 1) // self._batch_bytes)) + 1
+        for start, stop in zip([0, *cuts], [*cuts, len(ends)], strict=True):
+            yield slice(start, stop), int(sizes[start:stop].sum())
+
+    def _make_room(self, nbytes: int) -> Iterator[pa.RecordBatch]:
+        if self._held_bytes and self._held_bytes + nbytes > self._batch_bytes:
+            yield from self.drain()
+
+    def _add(self, probing: Run, side: int, probe_rows: Rows, found: pa.RecordBatch) -> None:
+        if self._probing != (probing, side):
+            self._close()
+            self._probing = (probing, side)
+        self._open.append((probe_rows, found))
+
+    def _close(self) -> None:
+        """Gather the probing rows for all that they have been found to join with."""
+        if self._probing is None:
+            return
+        (probing, side), self._probing = self._probing, None
+        opened, self._open = self._open, []
+        if len(opened) == 1:
+            ((probe_rows, found),) = opened
+        else:
+            probe_rows = np.concatenate([rows for rows, _ in opened])
+            found = pa.concat_batches([batch for _, batch in opened])
+        del opened
+        ends = (probing.gather(probe_rows), found)
+        batch = self._assemble(*(ends if side == LEFT else ends[::-1]))
+        if batch is not None:
+            self._done.append(batch)
+
+    def _assemble(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The results; candidates whose keys differ after all are left out."""
         mask = self._codec.verify(
-            [left_rows.column(index) for index in self._keys[LEFT]],
-            [right_rows.column(index) for index in self._keys[RIGHT]],
+            [left.column(index) for index in self._keys[LEFT]],
+            [right.column(index) for index in self._keys[RIGHT]],
         )
         if mask is not None and not mask.all():
             if not mask.any():
                 return None
             chosen = pa.array(np.flatnonzero(mask))
-            left_rows, right_rows = left_rows.take(chosen), right_rows.take(chosen)
-        return self._layout.assemble(left_rows, right_rows)
-
-    def _add(self, batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
-        if self._piece_bytes + nbytes > self._batch_bytes:
-            yield from self.drain()
-        self._pieces.append(batch)
-        self._piece_bytes += nbytes
+            left, right = left.take(chosen), right.take(chosen)
+        return self._layout.assemble(left, right)

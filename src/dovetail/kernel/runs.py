@@ -1,12 +1,14 @@
 """SortedRuns, the one index: a few sorted runs of rows, merged like an LSM tree.
 
-A run is a batch of rows in code order: the codes and arrival ticks as numpy arrays, the rows
-themselves in Arrow, position by position. A probe is a binary search of sorted codes in each run,
-for equality and for a band alike; a large run has a directory, so that an equality probe looks at
-a row or two instead. Rows that share a range of codes lie together, so a partition is taken out by
-slicing, without touching the rest.
+A run is a batch of rows in code order: the codes and arrival ticks as numpy arrays, and the rows
+themselves in Arrow. A probe is a binary search of sorted codes in each run, for equality and for a
+band alike; a larger run has a directory, so that an equality probe looks at a row or two instead.
+Rows that share a range of codes lie together, so a partition is taken out by slicing, without
+touching the rest.
 
-Merging keeps the number of runs near `fan_in * log(rows)`. A merge copies rows, so it only
+Merging keeps the number of runs near `fan_in * log(rows)`. It merges codes and ticks and leaves the
+rows one behind the other, with the place of each: to put them in code order as well would cost more
+than all the rest. That is done once, when a run is cut or written. A merge copies rows, so it only
 happens when its result stays below `merge_bytes`, which the owner takes from working memory.
 
 On disk a block has the same layout (see `blocks`), so a run is written and read back as it is. A
@@ -14,7 +16,7 @@ run remembers the block that holds it; taking rows out of the run leaves the blo
 the owner says on reading which of its rows still count.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,34 +26,83 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 
 Rows = NDArray[np.int64]
+Places = NDArray[np.int32]
 Block = np.void  #: one entry of a block catalogue, see `blocks.BLOCK`
 
-FAN_IN = 6
-INDEX_BYTES_PER_ROW = 20  # code, arrival tick, and the directory's share
-_DIRECTORY_ROWS = 1 << 14  # a run with fewer is searched as fast without one
+FAN_IN = 4
+INDEX_BYTES_PER_ROW = 20  # code, arrival tick, place
+_DIRECTORY_BYTES_PER_ROW = 8
+_DIRECTORY_ROWS = 1 << 12  # a run with fewer is searched as fast without one
 _OVERFULL = 8  # rows of a bucket
+_EVEN, _FEW_BYTES = 4, 64  # a row up to so many times the mean row and so many bytes is no outlier
+_OFFSETS = {
+    pa.lib.Type_STRING: np.int32, pa.lib.Type_LARGE_STRING: np.int64,
+    pa.lib.Type_BINARY: np.int32, pa.lib.Type_LARGE_BINARY: np.int64,
+    pa.lib.Type_LIST: np.int32, pa.lib.Type_LARGE_LIST: np.int64, pa.lib.Type_MAP: np.int32,
+}  # fmt: skip
 _TOP = np.iinfo(np.int64).max
 
 
-@dataclass(slots=True)
 class Run:
-    """Rows in code order. `codes`, `ats` and `rows` have the same length."""
+    """Rows in code order. `codes`, `ats` and `rows` have the same length.
 
-    codes: Codes
-    ats: Rows
-    rows: pa.RecordBatch
-    block: Block | None = None
-    _nbytes: int = -1  # asking Arrow is slow, and most runs live too briefly to be asked about
-    _directory: "Directory | None" = None
+    `places`, if given, says where in `rows` the row of each code is; else they are in code order.
+    """
+
+    __slots__ = ("_directory", "_lengths", "_nbytes", "_places", "_rows", "ats", "block", "codes")
+
+    def __init__(
+        self, codes: Codes, ats: Rows, rows: pa.RecordBatch, block: Block | None = None,
+        places: Places | None = None,
+    ) -> None:  # fmt: skip
+        self.codes = codes
+        self.ats = ats
+        self.block = block
+        self._rows = rows
+        self._places = places
+        self._nbytes = -1  # asking Arrow is slow, and most runs live too briefly to be asked about
+        self._directory: Directory | None = None
+        self._lengths: Rows | bool | None = False
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The rows in code order."""
+        self.arrange()
+        return self._rows
+
+    def arrange(self) -> None:
+        """Put the rows in code order, if they are not; for a moment that takes a copy of them."""
+        if self._places is not None:
+            self._rows, self._places = self._rows.take(pa.array(self._places)), None
 
     @property
     def nbytes(self) -> int:
         if self._nbytes < 0:
-            self._nbytes = self.rows.nbytes + INDEX_BYTES_PER_ROW * len(self.codes)
+            directory = _DIRECTORY_BYTES_PER_ROW if len(self.codes) >= _DIRECTORY_ROWS else 0
+            index = (INDEX_BYTES_PER_ROW + directory) * len(self.codes)
+            self._nbytes = self._rows.nbytes + index
         return self._nbytes
+
+    @property
+    def lengths(self) -> Rows | None:
+        """The bytes of each row's strings and lists, if rows differ much in that; else None."""
+        if self._lengths is False:
+            lengths = variable_bytes(self._rows.columns)
+            if lengths is not None and lengths.max() <= _EVEN * (lengths.mean() + _FEW_BYTES):
+                lengths = None
+            if lengths is not None and self._places is not None:
+                lengths = lengths.take(self._places)
+            self._lengths = lengths
+        assert not isinstance(self._lengths, bool)
+        return self._lengths
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def gather(self, positions: Rows) -> pa.RecordBatch:
+        """The rows at these positions, in buffers of their own."""
+        places = positions if self._places is None else self._places.take(positions)
+        return self._rows.take(pa.array(places))
 
     def probe(self, low: Codes, high: Codes) -> "Span | None":
         """Which of these rows lie in each of the inclusive ranges of codes; None when none does.
@@ -65,20 +116,28 @@ class Run:
         return self._directory.probe(self.codes, low)
 
     def slice(self, start: int, stop: int) -> "Run":
-        return Run(
-            self.codes[start:stop], self.ats[start:stop], self.rows.slice(start, stop - start)
-        )
+        """A part of the run; of rows in code order, a view."""
+        codes, ats = self.codes[start:stop], self.ats[start:stop]
+        if self._places is None:
+            return Run(codes, ats, self._rows.slice(start, stop - start))
+        return Run(codes, ats, self._rows.take(pa.array(self._places[start:stop])))
 
     def filter(self, keep: NDArray[np.bool_]) -> "Run":
         """The rows that `keep` marks, still held by the same block."""
         kept = self.rows.filter(pa.array(keep))
         return Run(self.codes[keep], self.ats[keep], kept, self.block)
 
+    def check(self) -> None:
+        assert len(self.codes) == len(self.ats) == self._rows.num_rows > 0
+        assert (self.codes[1:] >= self.codes[:-1]).all(), "a run is out of order"
+        if self._places is not None:
+            assert (np.sort(self._places) == np.arange(len(self))).all(), "rows are lost"
+
 
 def sort_run(codes: Codes, ats: int, rows: pa.RecordBatch) -> Run:
     """A run of rows that arrived together at tick `ats`, in any order."""
     order = np.argsort(codes)
-    return Run(codes[order], np.full(len(codes), ats), rows.take(pa.array(order)))
+    return Run(codes.take(order), np.full(len(codes), ats), rows.take(pa.array(order)))
 
 
 def merge_runs(runs: list[Run]) -> Run:
@@ -87,9 +146,16 @@ def merge_runs(runs: list[Run]) -> Run:
         return runs[0]
     codes = np.concatenate([run.codes for run in runs])
     order = np.argsort(codes, kind="stable")  # a merge: the pieces are sorted already
-    ats = np.concatenate([run.ats for run in runs])[order]
-    rows = pa.concat_batches([run.rows for run in runs])
-    return Run(codes[order], ats, rows.take(pa.array(order)))
+    ats = np.concatenate([run.ats for run in runs]).take(order)
+    places = np.empty(len(codes), dtype=np.int32)
+    start = 0
+    for run in runs:
+        part = places[start : start + len(run)]
+        part[:] = np.arange(len(run)) if run._places is None else run._places
+        part += np.int32(start)
+        start += len(run)
+    rows = pa.concat_batches([run._rows for run in runs])
+    return Run(codes.take(order), ats, rows, places=places.take(order))
 
 
 @dataclass(slots=True)
@@ -97,8 +163,8 @@ class Span:
     """For each probing row, the stored rows of one run that are candidates: `[low, high)`."""
 
     probing: Rows
-    low: Rows
-    high: Rows
+    low: Rows | Places
+    high: Rows | Places
 
     def joined(self, other: "Span") -> "Span":
         columns = ("probing", "low", "high")
@@ -147,15 +213,16 @@ def probe_run(stored: Codes, low: Codes, high: Codes) -> Span | None:
 class Directory:
     """Where the codes of each of many equally wide ranges begin in a sorted run.
 
-    There are as many ranges, or buckets, as rows. Where codes are spread evenly, a bucket holds
-    about one row and a probe is a look at it; the rows of an overfull bucket are searched for.
+    There are one to two such ranges, or buckets, for every row. Where codes are spread evenly, a
+    bucket holds a row or none and a probe is a look at it; the rows of an overfull bucket are
+    searched for.
     """
 
     def __init__(self, codes: Codes) -> None:
         self._least, self._most = codes[0], codes[-1]
         reach = int(self._most) - int(self._least)
-        self._width = np.uint64(reach // len(codes) + 1)
-        self._starts = np.zeros(reach // int(self._width) + 2, dtype=np.int32)
+        self._shift = np.uint64((reach // (2 * len(codes))).bit_length())
+        self._starts = np.zeros((reach >> int(self._shift)) + 2, dtype=np.int32)
         np.cumsum(np.bincount(self._bucket(codes)), out=self._starts[1:])
 
     def probe(self, stored: Codes, codes: Codes) -> Span | None:
@@ -164,16 +231,24 @@ class Directory:
         end = int(np.searchsorted(codes, self._most, side="right"))
         codes = codes[begin:end]
         bucket = self._bucket(codes)
-        low = self._starts[bucket]
-        counts = self._starts[bucket + 1] - low
+        low = self._starts.take(bucket)
+        bucket += 1
+        counts = self._starts.take(bucket)
+        counts -= low
         overfull = np.flatnonzero(counts > _OVERFULL)
         counts[overfull] = 0
         probing = np.flatnonzero(counts)
-        low, counts = low[probing], counts[probing]
-        probing = np.repeat(probing, counts)
-        at = np.arange(len(probing)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-        found = np.flatnonzero(stored[at] == codes[probing])
-        span = Span(begin + probing[found], at[found], at[found] + 1) if len(found) else None
+        counts = counts.take(probing)
+        shift = low.take(probing) - np.cumsum(counts, dtype=np.int32)
+        shift += counts
+        probing = probing.repeat(counts)
+        at = np.arange(len(probing), dtype=np.int32)
+        at += shift.repeat(counts)
+        found = np.flatnonzero(stored.take(at) == codes.take(probing))
+        span = None
+        if len(found):
+            at = at.take(found)
+            span = Span(begin + probing.take(found), at, at + 1)
         if len(overfull):
             sought = codes[overfull]
             searched = probe_run(stored, sought, sought)
@@ -183,8 +258,30 @@ class Directory:
         return span
 
     def _bucket(self, codes: Codes) -> Rows:
-        bucket: Rows = ((codes - self._least).view(np.uint64) // self._width).view(np.int64)
+        bucket: Rows = ((codes - self._least).view(np.uint64) >> self._shift).view(np.int64)
         return bucket
+
+
+def variable_bytes(columns: Sequence[pa.Array]) -> Rows | None:
+    """What each row's values of variable length take up; None if there is no such column."""
+    total: Rows | None = None
+    for column in columns:
+        if column.type.id == pa.lib.Type_STRUCT:
+            found = variable_bytes(column.flatten())
+        elif column.type.id in _OFFSETS:
+            # straight from the buffer: this is asked of every run, and Arrow takes its time
+            item = np.dtype(_OFFSETS[column.type.id])
+            offsets = np.frombuffer(
+                column.buffers()[1], item, len(column) + 1, column.offset * item.itemsize
+            )
+            found = np.diff(offsets)
+            if pa.types.is_nested(column.type):  # the mean element stands for all
+                found = found * (column.nbytes // max(1, int(offsets[-1] - offsets[0])))
+        else:
+            continue
+        if found is not None:
+            total = found if total is None else total + found
+    return total
 
 
 class SortedRuns:
@@ -230,6 +327,7 @@ class SortedRuns:
             start = int(np.searchsorted(run.codes, low, side="left"))
             stop = int(np.searchsorted(run.codes, high, side="right"))
             if start < stop:
+                run.arrange()
                 yield run.slice(start, stop)
                 self.runs[index] = _without(run, start, stop)
         self.runs = [run for run in self.runs if len(run)]
@@ -251,8 +349,7 @@ class SortedRuns:
 
     def check(self) -> None:
         for run in self.runs:
-            assert len(run.codes) == len(run.ats) == run.rows.num_rows > 0
-            assert (run.codes[1:] >= run.codes[:-1]).all(), "a run is out of order"
+            run.check()
 
 
 def _without(run: Run, start: int, stop: int) -> Run:

@@ -97,6 +97,81 @@ def test_merge_when_given_runs_then_holds_all_rows_earlier_runs_first(
 # -- probing --------------------------------------------------------------------------------
 
 
+@given(st.lists(code_lists.filter(bool), min_size=2, max_size=4), st.data())
+def test_merge_when_merged_again_then_gathers_and_slices_give_the_rows_of_their_codes(
+    parts: list[list[int]], data: st.DataObject
+) -> None:
+    runs = [make_run(codes, ats=tick) for tick, codes in enumerate(parts)]
+    number_to_code = {n: code for run in runs for code, _, n in entries(run)}
+    merged = merge_runs([merge_runs(runs[:-1]), runs[-1]])
+    merged.check()
+    at = data.draw(st.lists(st.integers(0, len(merged) - 1), max_size=20))
+    start = data.draw(st.integers(0, len(merged)))
+    stop = data.draw(st.integers(start, len(merged)))
+    gathered = merged.gather(np.array(at, dtype=np.int64))["n"].to_pylist()
+    assert [number_to_code[n] for n in gathered] == merged.codes[at].tolist()
+    sliced = entries(merged.slice(start, stop))
+    assert sliced == entries(merged)[start:stop], "a slice is the same before and after sorting"
+    assert merged.gather(np.array(at, dtype=np.int64))["n"].to_pylist() == gathered
+    assert all(number_to_code[n] == code for code, _, n in entries(merged))
+    merged.check()
+
+
+def test_check_when_a_row_of_a_merged_run_is_named_twice_then_fails() -> None:
+    run = merge_runs([make_run([1, 2]), make_run([3])])
+    broken = Run(run.codes, run.ats, run.rows, places=np.array([0, 1, 1], dtype=np.int32))
+    with pytest.raises(AssertionError, match="rows are lost"):
+        broken.check()
+
+
+TEXTS = ["", "short", None, "x" * 5000, "y" * 90, *["z"] * 7]
+LONG = pa.array(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        LONG,
+        LONG.cast(pa.large_string()),
+        LONG.cast(pa.binary()),
+        pa.StructArray.from_arrays([LONG], ["s"]),
+        pa.array([[1] * len(text or "") for text in TEXTS]),
+        pa.array([[(n, "v") for n in range(len(text or ""))] for text in TEXTS],
+                 pa.map_(pa.int64(), pa.string())),
+    ],
+    ids=lambda column: str(column.type)[:12],
+)  # fmt: skip
+def test_lengths_when_one_value_is_far_longer_then_name_the_row_also_of_a_slice(
+    column: pa.Array,
+) -> None:
+    codes = np.arange(len(TEXTS))
+    rows = pa.record_batch({"v": pa.concat_arrays([column.slice(0, 2), column])}).slice(2)
+    lengths = Run(codes, codes, rows).lengths
+    assert lengths is not None
+    assert lengths.argmax() == 3
+    assert lengths[0] == lengths[2] == 0
+    assert 0.2 < int(lengths.sum()) / rows.nbytes <= 1.5
+
+
+def test_lengths_when_rows_are_alike_or_of_fixed_width_then_are_not_kept() -> None:
+    codes = np.arange(3)
+    alike = pa.record_batch({"n": [1, 2, 3], "t": ["aaa", "bbbb", "cccccc"]})
+    fixed = pa.record_batch({"n": [1, 2, 3]})
+    assert Run(codes, codes, alike).lengths is None
+    assert Run(codes, codes, fixed).lengths is None
+
+
+def test_lengths_when_runs_are_merged_then_follow_the_codes() -> None:
+    texts = [["a", "b" * 9000], ["c", "d", *"efgh"]]
+    runs = [
+        sort_run(np.array(codes), 1, pa.record_batch({"t": text}))
+        for codes, text in zip([[3, 1], [2, 0, 4, 5, 6, 7]], texts, strict=True)
+    ]
+    lengths = merge_runs(runs).lengths
+    assert lengths is not None
+    assert lengths.tolist() == [1, 9000, 1, 1, 1, 1, 1, 1]
+
+
 @given(code_lists, code_lists, st.integers(0, 4), st.integers(1, 50))
 def test_probe_when_compared_with_all_pairs_then_finds_the_same(
     stored: list[int], probing: list[int], width: int, limit: int

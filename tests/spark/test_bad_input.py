@@ -112,10 +112,6 @@ WRONG: dict[str, Wrong] = {
         LEFT, RIGHT, {"on": "k", "within": 1, "algorithm": "xjoin"},
         errors.ArgumentError, ["algorithm='xjoin' cannot do a band join", "works with shj"],
     ),
-    "a band in two partitions": (
-        LEFT, RIGHT, {"on": "k", "within": 1, "partitions": 2},
-        errors.ArgumentError, ["partitions=2", "a band join cannot be split"],
-    ),
     "a budget too small": (
         LEFT, RIGHT, {"on": "k", "memory": "100KB", "partitions": 4},
         errors.MemoryBudgetError,
@@ -324,7 +320,7 @@ def newest(state: Path, pattern: str) -> Path:
         ("", "StateMissingError", "is missing or lacks its identity.json"),
         ("identity.json", "StateMissingError", "is missing or lacks its identity.json"),
         ("p00000/v*", "StateMissingError", "is needed for batch"),
-        ("p00000/*-disk.arrows", "StateMissingError", "the state file"),
+        ("p00000/*-log.arrows", "StateMissingError", "the state file"),
     ],
 )
 def test_state_when_partly_lost_then_says_so_and_goes_on_once_it_is_back(
@@ -350,7 +346,7 @@ def test_state_when_partly_lost_then_says_so_and_goes_on_once_it_is_back(
     [
         ("v*", 0.0, "the manifest"),
         ("v*", 0.5, "the manifest"),
-        ("*-disk.arrows", 0.9, "does not have the checksum it was written with"),
+        ("*-log.arrows", 0.9, "does not have the checksum it was written with"),
         ("latest", 0.0, "does not hold a version number"),
     ],
 )

@@ -10,12 +10,14 @@ import pytest
 from pyspark.sql import functions as F
 
 import dovetail
+from dovetail.spark.bands import band_partitions
 
 pytestmark = pytest.mark.spark
 
 SEED = 7_311
 ROWS = 400
 DAY_US = 86_400_000_000
+INT64 = np.iinfo(np.int64)
 
 
 def numbers(seed: int, spread: int) -> np.ndarray:
@@ -56,7 +58,28 @@ BANDS: dict[str, tuple[Any, Any, str]] = {
         dt.timedelta(minutes=5),
         "abs(unix_micros(a) - unix_micros(b)) <= 300000000",
     ),
+    "timestamp_ntz": (
+        lambda seed: pa.array(numbers(seed, DAY_US), pa.timestamp("us")),
+        dt.timedelta(minutes=5),
+        "abs(timestampdiff(MICROSECOND, a, b)) <= 300000000",
+    ),
     "decimal": (decimals, Decimal("0.37"), "abs(a - b) <= 0.37"),
+    "decimal of many digits": (
+        lambda seed: pa.array(
+            [Decimal(int(n) * 10**13).scaleb(-17) for n in numbers(seed, 9000)],
+            pa.decimal128(18, 17),
+        ),
+        Decimal("0.002"),
+        "abs(a - b) <= 0.002",
+    ),
+    "long at the ends": (
+        lambda seed: pa.array(
+            np.where(numbers(seed, 2) < 0, INT64.min, INT64.max - 800) + abs(numbers(seed, 800))
+        ),
+        40,
+        "abs(cast(a as decimal(38)) - cast(b as decimal(38))) <= 40",
+    ),
+    "equal doubles": (lambda seed: pa.array(numbers(seed, 150) * 0.1), 0, "abs(a - b) <= 0D"),
 }
 
 
@@ -66,7 +89,7 @@ def test_band_join_when_key_has_a_distance_then_equals_spark(bench: Any, kind: s
     for number, (side, key) in enumerate((("left", "a"), ("right", "b"))):
         keys = some_nulls(values(SEED + number), SEED + number)
         bench.write(side, pa.table({key: keys, f"{side}_id": np.arange(ROWS)}))
-    bench.run(bench.join(on=("a", "b"), within=within, partitions=None))
+    bench.run(bench.join(on=("a", "b"), within=within, partitions=3))
     expected = bench.batch("left").join(bench.batch("right"), F.expr(condition))
     assert expected.count() > ROWS // 4, "the band is too narrow to test anything"
     bench.check(f"within={within!r} on {kind}, seed {SEED}", expected)
@@ -93,3 +116,45 @@ def test_band_join_when_memory_is_given_then_stays_within_it(bench: Any) -> None
     assert 0 < progress.memory["total"] <= 1_000_000
     expected = bench.batch("left").join(bench.batch("right"), F.expr("abs(a - b) <= 1"))
     bench.check(f"band join in 1 MB, seed {SEED}", expected)
+
+
+PARTITIONS = 7
+
+
+def routed(spark: Any, values: np.ndarray, type_: str, within: float, side: int) -> list[set[int]]:
+    frame = spark.createDataFrame(
+        pa.table({"n": np.arange(len(values)), "k": pa.array(values)})
+    ).withColumn("k", F.col("k").cast(type_))
+    target = band_partitions(F.col("k"), frame.schema["k"].dataType, within, PARTITIONS, side)
+    found = frame.select("n", target.alias("p")).orderBy("n").collect()
+    return [set(row.p) for row in found]
+
+
+@pytest.mark.parametrize("type_", ["double", "float", "bigint"])
+@pytest.mark.parametrize("within", [0, 1, 3e5])
+def test_rows_when_they_match_then_meet_in_the_left_ones_only_partition(
+    spark: Any, type_: str, within: float
+) -> None:
+    rng = np.random.default_rng(SEED)
+    sizes = 10.0 ** rng.integers(-3, 18, 300) * rng.choice([-1, 1], 300)
+    left = np.concatenate([rng.random(300) * sizes, numbers(SEED, 40) + 0.0])
+    # the neighbours of each at the very edge of the band, and a rounding beyond it
+    edge = left + rng.choice([-1, 0, 1], len(left)) * within
+    right = np.concatenate([edge, np.nextafter(edge, np.inf), np.nextafter(edge, -np.inf)])
+    kind = {"double": np.float64, "float": np.float32, "bigint": np.int64}[type_]
+    left, right = left.astype(kind), right.astype(kind)
+    distance = np.abs(left[:, None] - right[None, :])
+    homes, copies = (routed(spark, v, type_, within, s) for s, v in enumerate((left, right)))
+    assert {len(home) for home in homes} == {1}
+    assert {len(copy) for copy in copies} <= {1, 2}
+    matching = np.argwhere(distance <= within)
+    assert len(matching) > len(left) // 4
+    lost = [(left[a], right[b]) for a, b in matching if not homes[a] <= copies[b]]
+    assert not lost, f"these pairs do not meet: {lost[:3]}"
+    assert len(set.union(*homes)) > PARTITIONS // 2, "the rows are not spread"
+
+
+def test_rows_when_the_band_is_endless_then_all_go_to_one_partition(spark: Any) -> None:
+    values = np.array([-1e300, 0.0, 7.5, np.inf])
+    homes = [routed(spark, values, "double", float("inf"), side) for side in (0, 1)]
+    assert len(set.union(*homes[0], *homes[1])) == 1

@@ -176,7 +176,7 @@ def test_job_when_carried_out_then_result_is_the_join(
     ("changes", "said"),
     [
         ({"join": 'memory = "1KB"'}, "[join]: memory='1KB' is too small"),
-        ({"join": "within = 1"}, "[join]: partitions=2: a band join"),
+        ({"join": "within = -1"}, "[join]: within=-1 is not a distance"),
         (
             {"left": '[left]\nformat = "csv"\npath = "left"\nschema = "id BIGHINT"\n'},
             "left.schema: Spark says: ",

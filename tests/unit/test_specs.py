@@ -1,6 +1,7 @@
 """Every wrong argument of a join has one clear error: what, where, and what to do."""
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dovetail import errors
+from dovetail.semistream.overload import Shedding
 from dovetail.specs import (
     EnrichOptions,
+    EnrichSpec,
     JoinOptions,
     JoinSpec,
     enrich_spec,
@@ -41,7 +44,6 @@ def spec(left: pa.Schema = LEFT, right: pa.Schema = RIGHT, **arguments: Any) -> 
         ({"within": "5"}, errors.BandKeyError, ["number or a timedelta"]),
         ({"within": dt.timedelta(1)}, errors.BandKeyError, ["time span", "int64"]),
         ({"within": 1, "algorithm": "xjoin"}, errors.ArgumentError, ["band", "shj"]),
-        ({"within": 1, "partitions": 2}, errors.ArgumentError, ["band", "one partition"]),
         ({"algorithm": "magic"}, errors.ArgumentError, ["'magic'", "xjoin", "shj"]),
         ({"how": "left"}, errors.ArgumentError, ["'left'", "inner"]),
         ({"memory": "lots"}, errors.ArgumentError, ["memory=", "'lots'", "64MB"]),
@@ -124,7 +126,6 @@ def test_band_when_key_has_a_unit_then_width_is_in_it(
     band = spec(left=schema, right=schema, on="k", within=within)
     assert band.twoway.within == width
     assert band.algorithm == "shj"
-    assert band.partitions == 1
 
 
 @pytest.mark.parametrize("state", ["/data/a b", "file:///data/a%20b", Path("/data/a b")])
@@ -158,3 +159,63 @@ def test_enrich_when_a_shown_column_clashes_then_is_refused_and_can_be_left_out(
         EnrichOptions(on=[("customer", "name")], how="anti"),
     ):
         enrich_spec(STREAM, TABLE, options, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"shed": "some"}, ["'some'", "'keep', 'sample', 'topw', 'cluster'"]),
+        ({"shed_to": "/data/left-out"}, ["shed_to='/data/left-out'", "without shed="]),
+        ({"shed": "keep", "shed_to": " "}, ["shed_to=", "empty"]),
+        ({"shed": "keep", "shed_to": "s3://b/x"}, ["shed_to=", "s3://", "local or shared path"]),
+        ({"shed": "keep", "shed_to": "/ckpt/state/x"}, ["shed_to", "/ckpt/state", "beside"]),
+        ({"shed": "keep", "shed_to": "/ckpt/a/../state"}, ["shed_to", "/ckpt/state", "beside"]),
+        ({"shed": "keep", "shed_to": "/ckpt"}, ["shed_to", "/ckpt/state", "beside"]),
+        ({"latency": "soon"}, ["latency='soon'", "'30 seconds'"]),
+        ({"latency": 0}, ["latency=0", "above zero"]),
+        ({"latency": True}, ["latency=True"]),
+        ({"latency": dt.timedelta(seconds=-1)}, ["latency=", "above zero"]),
+        ({"refresh": 5}, ["refresh=5", "'5 minutes'"]),
+    ],
+)
+def test_enrich_when_shedding_or_latency_is_wrong_then_one_clear_error(
+    arguments: dict[str, Any], says: list[str]
+) -> None:
+    with pytest.raises(errors.ArgumentError) as raised:
+        enriched(**arguments)
+    for fragment in says:
+        assert fragment in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("latency", "seconds"),
+    [("5 seconds", 5), ("250 milliseconds", 0.25), (1.5, 1.5), (2, 2), (dt.timedelta(0, 7), 7)],
+)
+def test_enrich_when_latency_is_given_in_any_way_then_is_in_seconds(
+    latency: Any, seconds: float
+) -> None:
+    found = enriched(latency=latency)
+    assert found.pace is not None
+    assert found.pace.seconds == pytest.approx(seconds)
+
+
+def test_enrich_when_shedding_is_asked_for_then_is_not_part_of_the_identity() -> None:
+    plain, shedding = enriched(), enriched(shed="topw", shed_to="/data/left-out", partitions=5)
+    assert (plain.shedding, plain.pace) == (None, None)
+    assert shedding.shedding == Shedding("topw", Path("/data/left-out"), turns=3)
+    kept = enriched(shed="topw", shed_to="/data/left-out")
+    assert kept.identity() == plain.identity(), "it may be changed from one run to the next"
+
+
+def test_enrich_when_parquet_does_not_keep_a_column_then_shed_to_is_refused() -> None:
+    odd = STREAM.append(pa.field("took", pa.list_(pa.duration("us"))))
+    options = EnrichOptions("customer", columns=[], shed="keep", shed_to="/data/left-out")
+    table = pa.schema([("customer", pa.string())])
+    with pytest.raises(errors.ArgumentError, match=r"'took'.*cast it"):
+        enrich_spec(odd, table, options, 1)
+    enrich_spec(odd, table, replace(options, shed_to=None), 1)
+
+
+def enriched(**arguments: Any) -> EnrichSpec:
+    options = EnrichOptions([("customer", "name")], how="semi", state="/ckpt/state")
+    return enrich_spec(STREAM, TABLE, replace(options, **arguments), 2)

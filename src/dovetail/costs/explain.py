@@ -170,11 +170,15 @@ def _algorithm(plan: PlannedJoin) -> list[str]:
 
 
 def _partitions(plan: PlannedJoin) -> list[str]:
-    if plan.spec.within is not None:
-        return ["1: a band join cannot be split by hash"]
     why = "as asked" if plan.asked_partitions else "the parallelism of the Spark session"
     fixed = "; fixed for the life of the state directory" if plan.streaming else ""
-    return [f"{plan.partitions}, {why}{fixed}", "rows are split by a hash of the key"]
+    how = "rows are split by a hash of the key"
+    if plan.spec.within is not None:
+        how = (
+            "rows are split by ranges of the key, eight bands wide; a right row near the border of "
+            "one goes to both"
+        )
+    return [f"{plan.partitions}, {why}{fixed}", how]
 
 
 def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:

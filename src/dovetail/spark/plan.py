@@ -4,6 +4,8 @@
     right -> tag ├ union -> repartition by key -> step -> the user's sink
     clock -> tag ┘
 
+The partition of a row is the hash of its key, or for a band join what `bands` says.
+
 A streaming plan has the clock; a batch plan has not. If one input streams and the other does not,
 the static one cannot be united with it: that is a job for `enrich`, and the error says so.
 """
@@ -17,13 +19,16 @@ from pyspark.sql.types import StringType, StructType
 
 from dovetail.errors import ArgumentError, KeyTypeError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
+from dovetail.spark.bands import band_partitions
 from dovetail.spark.clock import NAME, Clock
 from dovetail.spark.layout import (
+    CLOCK,
     TAG,
     UnionLayout,
     arrow_schema,
     mark_partition,
     partition_of,
+    quoted,
     union_layout,
     woken_partition,
 )
@@ -32,6 +37,7 @@ from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.specs import JobSpec, JoinOptions, JoinSpec, join_spec
 
+_TARGET = "__dovetail_target"
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 
@@ -47,8 +53,11 @@ def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str
     ]
     if left.isStreaming:
         frames.append(layout.ticks(clock_of(left.sparkSession, spec)))
-    united = reduce(DataFrame.unionAll, frames)
-    shuffled = united.repartitionById(spec.partitions, _target(spec, layout, left.schema))
+    if spec.twoway.within is None:
+        united = reduce(DataFrame.unionAll, frames)
+        shuffled = united.repartitionById(spec.partitions, _target(spec, layout, left.schema))
+    else:
+        shuffled = _shuffle_band(frames, spec, layout, left.schema)
     if left.isStreaming:
         shuffled = mark_partition(shuffled)
         cores = check_session(left.sparkSession)
@@ -109,7 +118,7 @@ def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> No
 
 def _with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """Rows without a null in a key: the others match nothing and need not travel."""
-    return frame.where(reduce(lambda a, b: a & b, (frame[f"`{k}`"].isNotNull() for k in keys)))
+    return frame.where(reduce(lambda a, b: a & b, (frame[quoted(k)].isNotNull() for k in keys)))
 
 
 def clock_of(session: SparkSession, spec: JobSpec) -> DataFrame:
@@ -129,6 +138,26 @@ def _target(spec: JoinSpec, layout: UnionLayout, left: StructType) -> Column:
     tag = F.col(TAG)
     woken = woken_partition(tag)
     return F.when(tag == LEFT, by_side[LEFT]).when(tag == RIGHT, by_side[RIGHT]).otherwise(woken)
+
+
+def _shuffle_band(
+    frames: list[DataFrame], spec: JoinSpec, layout: UnionLayout, left: StructType
+) -> DataFrame:
+    """The rows of a band join in their partitions: a right row may be needed in two."""
+    assert spec.twoway.within is not None
+    ((left_key, right_key),) = layout.key_columns(spec.twoway.key_columns)
+    type_ = left[spec.twoway.left_keys[0]].dataType
+    placed = []
+    for side, frame in enumerate(frames):
+        if side == CLOCK:
+            target = woken_partition(F.col(TAG))
+        else:
+            key = (left_key, right_key)[side]
+            within, partitions = spec.twoway.within, spec.partitions
+            target = F.explode(band_partitions(key, type_, within, partitions, side))
+        placed.append(frame.withColumn(_TARGET, target))
+    united = reduce(DataFrame.unionAll, placed)
+    return united.repartitionById(spec.partitions, F.col(_TARGET)).drop(_TARGET)
 
 
 def _output_schema(spec: JoinSpec, left: StructType, right: StructType) -> StructType:

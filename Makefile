@@ -11,8 +11,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# These start JVMs or measure memory: side by side they would disturb each other.
-SERIAL := spark or recovery or cluster or memory
+# These start a JVM for each process, so no more than two run side by side, and apart from the rest.
+JVM := spark or recovery
+# These measure memory or fill the machine with processes: nothing may run beside them.
+ALONE := cluster or memory
 
 # Spark starts its Python workers with plain `python3` unless told otherwise, and that one knows
 # nothing of the packages in the virtual environment.
@@ -39,15 +41,16 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -I src/dovetail/cli/doctor.py
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
-		-c constraints.txt -e '.[dev,bench,shed]'
+		-c constraints.txt -e '.[dev,bench,shed,delta,iceberg]'
 	@touch $@
 
 demo: setup ## Join two made-up streams on local Spark, live
 	$(BIN)/dovetail demo
 
 test: setup lint ## Lint, types and all tests
-	$(BIN)/pytest tests -n $(JOBS) -m "not ($(SERIAL))"
-	$(BIN)/pytest tests -m "$(SERIAL)"
+	$(BIN)/pytest tests -n $(JOBS) --dist worksteal -m "not ($(JVM) or $(ALONE))"
+	$(BIN)/pytest tests -n 2 --dist loadgroup -m "($(JVM)) and not ($(ALONE))"
+	$(BIN)/pytest tests -m "$(ALONE)"
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check
@@ -59,7 +62,7 @@ format: setup ## Rewrite the code in the project's format
 	$(BIN)/ruff format
 
 fuzz: setup ## Run the property tests on many more generated cases
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest tests/property -n $(JOBS) --timeout=7200
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest tests/property -n $(JOBS) --dist worksteal --timeout=7200
 
 bench: setup ## Compare with Spark's own stream-stream join
 	$(BIN)/dovetail bench run spark-two-way
@@ -71,7 +74,7 @@ lock: ## Resolve constraints.txt anew (needs Python 3.11)
 		     "make lock LOCK_PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@set -eu; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	"$(LOCK_PYTHON)" -m venv "$$scratch"; \
-	"$$scratch/bin/python" -m pip install --quiet -e '.[dev,bench,shed]'; \
+	"$$scratch/bin/python" -m pip install --quiet -e '.[dev,bench,shed,delta,iceberg]'; \
 	{ sed -n '/^#/p' constraints.txt; \
 	  "$$scratch/bin/python" -m pip freeze --exclude-editable; } > "$$scratch/constraints.txt"; \
 	cp "$$scratch/constraints.txt" constraints.txt

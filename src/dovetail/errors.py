@@ -56,6 +56,10 @@ class TableChangedError(DovetailError):
     """A table changed while it was being read."""
 
 
+class TableUnreadableError(DovetailError):
+    """A table is damaged, or files of it are gone."""
+
+
 class EnvironmentProblemError(DovetailError):
     """Java, Spark or the Python of the workers is missing or too old."""
 

@@ -38,7 +38,7 @@ class UnionLayout:
         columns = [F.lit(side).cast(IntegerType()).alias(TAG)]
         for slot, type_ in enumerate(self.slot_types):
             name = by_slot.get(slot)
-            value = F.lit(None).cast(type_) if name is None else frame[f"`{name}`"]
+            value = F.lit(None).cast(type_) if name is None else frame[quoted(name)]
             columns.append(value.alias(_slot_name(slot)))
         return frame.select(columns)
 
@@ -85,9 +85,18 @@ class UnionLayout:
             )
 
 
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it, whatever signs are in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def arrow_schema(side: str, frame: DataFrame) -> pa.Schema:
+    return arrow_types(side, frame.schema)
+
+
+def arrow_types(side: str, schema: StructType) -> pa.Schema:
     try:
-        return to_arrow_schema(frame.schema, timezone="UTC")
+        return to_arrow_schema(schema, timezone="UTC")
     except PySparkException as error:
         raise ArgumentError(
             f"the {side} input has a column that cannot go through Arrow: {error}. Leave it out "

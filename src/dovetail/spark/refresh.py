@@ -1,0 +1,90 @@
+"""Refresh: a table that has changed is staged anew, beside the version that is in use.
+
+A refresh stages a new version and makes it the one in use. A step that finds its operator on an
+older one lets that finish the rows it holds and goes on with the new one, so a row is joined with
+one version. Versions that no partition needs are deleted.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dovetail.errors import ArgumentError, StateError, StateMismatchError
+from dovetail.semistream.table import StagedTable
+from dovetail.spark.layout import arrow_types
+from dovetail.spark.staging import Shape, alone, check_staged, referred_to, stage, staged_facts
+from dovetail.spark.tables import OpenTable, Table, open_table
+from dovetail.specs import TABLES, staged_version, state_path
+
+
+def restage(
+    state: str | Path, table: Table | None, session: SparkSession, *, verify: bool = True
+) -> str:
+    """Stage a changed table again; returns the version in use, the same if nothing changed.
+
+    A copy that is damaged is staged again too; finding out means to `verify` all of it.
+    """
+    root = state_path(state)
+    staged_version(root)  # says so if there is none
+    with alone(root / TABLES):
+        version = staged_version(root)
+        facts = staged_facts(root / TABLES / version)
+        given = facts["source"] if table is None else table
+        if given is None:
+            raise ArgumentError(
+                f"the table staged in {root} was given as a DataFrame, so it cannot be read "
+                "again: hand the new one over, dovetail.refresh(state, table=...)"
+            )
+        opened = open_table(session, given)
+        _same_columns(opened, facts, root)
+        fields = arrow_types("table", opened.schema)
+        schema = pa.schema([fields.field(name) for name in facts["columns"]])
+        shape = Shape(schema, tuple(facts["keys"]), facts["partitions"], facts["page_bytes"])
+        check_staged(root / TABLES / version, shape)
+        if _unchanged(opened, facts) and not (verify and _damaged(root / TABLES / version, shape)):
+            return version
+        staged = stage(opened, shape, root)
+        _delete_unused(root, {version, staged}, shape.partitions)
+        return staged
+
+
+def _unchanged(table: OpenTable, facts: dict[str, Any]) -> bool:
+    """Whether the table is the one that was staged."""
+    found = table.version()
+    if found is None or table.plan() != facts.get("plan"):
+        return False
+    return bool(found == facts["fingerprint"])
+
+
+def _damaged(directory: Path, shape: Shape) -> bool:
+    """Whether any page of a staged version is lost, or has another checksum than it had."""
+    try:
+        for number in range(shape.partitions):
+            table = StagedTable(directory / f"p{number:05d}", shape.schema)
+            try:
+                table.verify()
+            finally:
+                table.close()
+    except StateError:
+        return True
+    return False
+
+
+def _same_columns(table: OpenTable, facts: dict[str, Any], state: Path) -> None:
+    missing = [name for name in facts["columns"] if name not in table.schema.names]
+    if missing:
+        raise StateMismatchError(
+            f"the new table lacks {', '.join(map(repr, missing))}, which the one staged in {state} "
+            "has. Add the columns, or start over with a new state directory and a new checkpoint."
+        )
+
+
+def _delete_unused(state: Path, keep: set[str], partitions: int) -> None:
+    """Delete the versions that no committed state refers to."""
+    keep = keep | referred_to(state, partitions)
+    for path in (state / TABLES).glob("v*"):
+        if path.name not in keep:
+            shutil.rmtree(path, ignore_errors=True)

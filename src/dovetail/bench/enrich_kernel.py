@@ -21,33 +21,40 @@ Scales: with fewer table rows, batches and the budget shrink alike, the latter d
 """
 
 import os
-import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from dovetail.bench.enrich_contenders import (
+    PIECES,
+    STREAM_SCHEMA,
+    TABLE_SCHEMA,
+    WRITE_ROWS,
+    DuckDb,
+    Joiner,
+    Operator,
+    Sqlite,
+    load_duckdb,
+    spec,
+)
 from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config, describe
 from dovetail.bench.result import Failure, Result, Spread, significant
-from dovetail.kernel.blocks import BlockStore
-from dovetail.kernel.memory import Budget
-from dovetail.kernel.protocol import Context
-from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, TableWriter, make
-from dovetail.semistream.base import STREAM, TABLE
+from dovetail.semistream import TableWriter
+from dovetail.semistream.base import TABLE
 
 NAME = "enrich-kernel"
 ROWS = 3_500_000
 BATCH_ROWS = 100_000
-PIECES = 10  # record batches that a batch is handed over in
 BUDGET_BYTES = 64_000_000
 LEAST_BUDGET_BYTES = 16_000_000  # DuckDB needs about that much
 WARM_UP_BATCHES = 8
@@ -56,21 +63,7 @@ TEXT_BYTES = 60
 OPERATORS = ("seek", "seek-uncached", "ssbj", "ameshjoin", "inl")
 RIVALS = ("duckdb", "sqlite")
 GROUP = "zipf"
-KEY = "k"
-_FUEL = 1 << 20
-_WRITE_ROWS = 500_000
 _T = TypeVar("_T")
-_COLUMNS = ("k", "a", "b", "x", "y", "text")
-
-STREAM_SCHEMA = pa.schema(
-    [(KEY, pa.int64()), ("id", pa.int64()), ("value", pa.float64())],
-)
-TABLE_SCHEMA = pa.schema(
-    [
-        (KEY, pa.int64()), ("a", pa.int64()), ("b", pa.int64()),
-        ("x", pa.float64()), ("y", pa.float64()), ("text", pa.string()),
-    ]
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,159 +122,13 @@ def make_table(rows: int, seed: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*map(pa.array, numbers), text], schema=TABLE_SCHEMA)
 
 
-def spec() -> SemiStreamSpec:
-    return SemiStreamSpec(STREAM_SCHEMA, TABLE_SCHEMA, (KEY,), (KEY,))
-
-
-class Joiner(Protocol):
-    """A contender that has its table ready."""
-
-    def join(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
-        """All results of a batch."""
-
-    def facts(self) -> dict[str, float]:
-        """Numbers about the batches since this was last called."""
-
-    def close(self) -> None: ...
-
-
-class Operator:
-    """One of ours, on a staged table that is there."""
-
-    def __init__(self, algorithm: str, staged: Path, state: Path, budget_bytes: int) -> None:
-        self._table = StagedTable(staged, TABLE_SCHEMA)
-        state.mkdir()
-        self._store = BlockStore(state, (*spec().schemas, KEYS_SCHEMA), "bench")
-        self.operator = make(
-            algorithm, spec(), Context(Budget(budget_bytes), self._store), self._table
-        )
-        self._before = self._counts()
-
-    def join(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        step = -(-batch.num_rows // PIECES)
-        results: list[pa.RecordBatch] = []
-        for start in range(0, batch.num_rows, step):
-            results += self.operator.push(STREAM, batch.slice(start, step))
-        while self.operator.pending():
-            results += self.operator.poll(_FUEL)
-        return results
-
-    def facts(self) -> dict[str, float]:
-        now = self._counts()
-        told = {name: count - self._before[name] for name, count in now.items()}
-        self._before = now
-        rows, found = told.pop("rows"), told.pop("found", None)
-        told["peak_budget_bytes"] = self.operator.ctx.budget.peak_bytes
-        return told if found is None else {**told, "cache_hit_share": found / rows}
-
-    def _counts(self) -> dict[str, float]:
-        counters = self.operator.ctx.counters
-        counts: dict[str, float] = {
-            "rows": counters.rows_in[STREAM],
-            "bytes_read": counters.bytes_read,
-            "requests": counters.blocks_read,
-        }
-        cache = getattr(self.operator, "cache", None)
-        if cache is not None and cache.limit:
-            counts["found"] = cache.found
-        return counts
-
-    def close(self) -> None:
-        self._store.close()
-        self._table.close()
-
-
-class DuckDb:
-    """DuckDB with a table in a file of its own."""
-
-    def __init__(self, table: pa.RecordBatch, path: Path, budget_bytes: int) -> None:
-        import duckdb
-
-        with duckdb.connect(str(path)) as loading:
-            loading.register("arrow", pa.Table.from_batches([table]))
-            loading.execute(f"CREATE TABLE stored AS FROM arrow ORDER BY {KEY}")
-        settings: dict[str, Any] = {"memory_limit": f"{budget_bytes // 10**6}MB", "threads": 2}
-        self._connection = duckdb.connect(str(path), config=settings)
-        self._connection.execute("SET preserve_insertion_order = false")
-
-    def join(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        # in several chunks: DuckDB scans a single one with a single thread
-        step = -(-batch.num_rows // PIECES)
-        pieces = [batch.slice(at, step) for at in range(0, batch.num_rows, step)]
-        self._connection.register("batch", pa.Table.from_batches(pieces))
-        query = f"SELECT * FROM batch JOIN stored USING ({KEY})"
-        found: list[pa.RecordBatch] = self._connection.sql(query).to_arrow_table().to_batches()
-        return found
-
-    def facts(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class Sqlite:
-    """SQLite with a table in a file of its own, its primary key being the rowid."""
-
-    def __init__(self, table: pa.RecordBatch, path: Path, budget_bytes: int) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        execute = self._connection.execute
-        execute("PRAGMA journal_mode = OFF")
-        execute("PRAGMA synchronous = OFF")
-        execute("PRAGMA temp_store = MEMORY")
-        execute(f"PRAGMA cache_size = -{budget_bytes // 1000}")
-        execute("CREATE TABLE stored (k INTEGER PRIMARY KEY, a INT, b INT, x REAL, y REAL, text)")
-        order = np.argsort(np.asarray(table.column(KEY)))
-        execute("BEGIN")
-        for start in range(0, len(order), _WRITE_ROWS):
-            part = table.take(pa.array(order[start : start + _WRITE_ROWS]))
-            self._insert("stored", part)
-        execute("COMMIT")
-        execute("CREATE TEMP TABLE batch (k INTEGER, id INTEGER, value REAL)")
-        # the stream outside, index lookups inside
-        stored = ", ".join(f"stored.{name}" for name in _COLUMNS[1:])
-        self._query = (
-            f"SELECT batch.k, id, value, {stored} FROM batch CROSS JOIN stored "
-            "ON stored.k = batch.k ORDER BY batch.rowid"
-        )
-
-    def _insert(self, name: str, rows: pa.RecordBatch) -> None:
-        marks = ", ".join("?" * rows.num_columns)
-        columns = [column.to_pylist() for column in rows.columns]
-        self._connection.executemany(
-            f"INSERT INTO {name} VALUES ({marks})", zip(*columns, strict=True)
-        )
-
-    def join(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        execute = self._connection.execute
-        execute("BEGIN")
-        execute("DELETE FROM batch")
-        # lookups in key order find their pages in the cache
-        order = np.argsort(np.asarray(batch.column(KEY)))
-        self._insert("batch", batch.take(pa.array(order)))
-        found = execute(self._query).fetchall()
-        execute("COMMIT")
-        schema = pa.schema([*STREAM_SCHEMA, *list(TABLE_SCHEMA)[1:]])
-        columns = [
-            pa.array(values, field.type)
-            for values, field in zip(zip(*found, strict=True), schema, strict=True)
-        ]
-        return [pa.RecordBatch.from_arrays(columns, schema=schema)]
-
-    def facts(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 def stage(table: pa.RecordBatch, directory: Path) -> None:
     """Write the table as the staging job would."""
     codes, _ = spec().encode(TABLE, table)
     order = np.argsort(codes)
     writer = TableWriter(directory, TABLE_SCHEMA)
-    for start in range(0, len(order), _WRITE_ROWS):
-        part = order[start : start + _WRITE_ROWS]
+    for start in range(0, len(order), WRITE_ROWS):
+        part = order[start : start + WRITE_ROWS]
         writer.append(codes[part], table.take(pa.array(part)))
     writer.finish()
 
@@ -343,8 +190,10 @@ def _prepare(
 def _open(name: str, table: pa.RecordBatch, root: Path, size: Size) -> Joiner:
     if name in OPERATORS:
         return Operator(name, root / "staged", root / name, size.budget_bytes)
-    kind: Callable[[pa.RecordBatch, Path, int], Joiner] = DuckDb if name == "duckdb" else Sqlite
-    return kind(table, root / name, size.budget_bytes)
+    if name == "duckdb":
+        load_duckdb([table], root / name)
+        return DuckDb(root / name, size.budget_bytes)
+    return Sqlite(table, root / name, size.budget_bytes)
 
 
 def _warm_up(joiners: dict[str, Joiner], stream: Stream, reporter: Reporter) -> Iterator[Failure]:

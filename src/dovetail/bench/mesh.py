@@ -23,21 +23,19 @@ A scan takes 24 iterations. The paper's, with whole pages in its buffer, takes h
 memory, and so more seeks; ours keeps codes alone, and inside a budget reads them in pieces that
 fit. What the papers' way of counting would lead to is a fact beside the result.
 
-`mesh-model` (Fig. 10a): predicted and measured rate over `b` with fixed memory, in wall time of
-this machine. The factors are fitted to some settings by least squares, and predict the others.
+`mesh-model` (Fig. 10a): see `mesh_model`.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.bench.measure import Contender, Measured, Runs, interleaved
+from dovetail.bench.mesh_model import MESH, MODEL_ROWS, PAPER_ROWS, STREAM_SKEW, run_model
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config
 from dovetail.bench.result import Result, Spread, significant
@@ -57,36 +55,25 @@ from dovetail.bench.semistream_runs import (
     stage,
 )
 from dovetail.costs import inl as inl_costs
-from dovetail.costs.calibrate import Sizes, calibrate
 from dovetail.costs.inl import InlModel
 from dovetail.costs.meshjoin import MeshModel, Workload, best_rate
-from dovetail.costs.storage import Storage
 from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows
 
-ROWS = PAPER_ROWS = 3_500_000
+ROWS = PAPER_ROWS
 PAGES = 3_360  # of 125 KB at the default size
 LOOPS = 24
 MEMORIES = (0.001, 0.005, 0.01, 0.05, 0.10)  #: of the table
 STREAM_SKEWS = (0.0, 0.5, 1.0)
 RELATION_SKEWS = (0.1, 0.5, 1.0)
 SKEW_MEMORY = 0.05
-STREAM_SKEW = 0.5
-MESH, INL, BATCHED = "meshjoin", "inl", "inl-batched"
+INL, BATCHED = "inl", "inl-batched"
 HERE = "here"
 _LEAF_BYTES = 8 << 10  # of a B+-tree's leaf
 _INL_ROWS = 800  # to fill the pool, and as many again that count
 _LEAST_BUDGET = 400_000
 _MOST_BATCH = 100_000
 _WINDOW_ROW_BYTES = STREAM_ROW_BYTES + INDEX_BYTES_PER_ROW + 5
-
-MODEL_ROWS = 400_000
-MODEL_MEMORY = 0.05
-FITTED_LOOPS = (6, 12, 24, 60)
-FITTED_MEMORIES = (0.025, 0.05, 0.10)
-PREDICTED_LOOPS = (8, 10, 15, 20, 30, 40, 48)
-GOAL_ERROR = 0.15
-_LEAST_ITERATIONS = 24
 
 
 def _mesh(relation: Relation, law: Law, seed: list[int], memory: int) -> Measured:
@@ -299,167 +286,6 @@ def _scale(config: Config) -> dict[str, Any]:
         "waiting_row_bytes": _WINDOW_ROW_BYTES,
         "scan": f"{LOOPS} iterations; the second scan counts",
     }
-
-
-# -- the cost model ---------------------------------------------------------------------------
-
-
-def loop_features(loops: int, rows: float, table_rows: int) -> list[float]:
-    """What an iteration costs is linear in these.
-
-    The first three are the paper's model: a read, its table rows, the stream rows. The last is
-    ours: every packet that waits is a call of its own.
-    """
-    return [1.0, table_rows / loops, rows, float(loops)]
-
-
-def fit(features: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The factors with the least squares of relative errors."""
-    factors, *_ = np.linalg.lstsq(features / seconds[:, None], np.ones(len(seconds)), rcond=None)
-    return np.asarray(factors)
-
-
-def _model_memory(loops: int, memory: float, rows: int) -> int:
-    """What is left for the window when the codes of an iteration's pages are in memory."""
-    return max(10_000, int(memory * rows * TABLE_ROW_BYTES - 8 * rows / loops))
-
-
-def run_model(config: Config, reporter: Reporter) -> Result:
-    """Fig. 10a."""
-    settings = [(loops, memory) for loops in FITTED_LOOPS for memory in FITTED_MEMORIES]
-    settings += [(loops, MODEL_MEMORY) for loops in PREDICTED_LOOPS]
-    with TemporaryDirectory(prefix="dovetail-bench-") as root:
-        relation = stage(each_once(config.rows), Path(root) / "table")
-        law = Law(config.rows, STREAM_SKEW, config.seed)
-        contenders = [
-            Contender(f"loops={loops},memory={memory:g}", _timed(relation, law, loops, memory))
-            for loops, memory in settings
-        ]
-        runs = interleaved(contenders, config.repetitions_of("model"), reporter)
-    table_rows = config.rows
-    measured: Settings = {}
-    typical: Settings = {}
-    for loops, memory in settings:
-        done = list(runs.done.get(f"loops={loops},memory={memory:g}", {}).values())
-        if done:
-            seconds = min(one.seconds["loop"] for one in done)  # when nothing else was running
-            rows = fmean(one.facts["w"] for one in done)
-            measured[loops, memory] = seconds, rows
-            typical[loops, memory] = median(one.seconds["loop"] for one in done), rows
-    known = [one for one in measured if one[0] in FITTED_LOOPS]
-    asked = [one for one in measured if one[0] in PREDICTED_LOOPS]
-    fitted = _predictions(measured, known, asked, table_rows, terms=4)
-    papers = _predictions(measured, known, asked, table_rows, terms=3)
-    plain = {one: _calibrated(one[0], measured[one][1], table_rows) for one in asked}
-    ratios, told = {}, {}
-    for one in asked:
-        seconds, rows = measured[one]
-        done = list(runs.done[f"loops={one[0]},memory={one[1]:g}"].values())
-        pairs = [(fitted[one], run.seconds["loop"]) for run in done]
-        ratios[f"model/loops={one[0]}"] = Spread.of(min(pair) / max(pair) for pair in pairs)
-        told[f"loops={one[0]}"] = {
-            "rows_per_s measured": significant(rows / seconds),
-            "predicted": significant(rows / fitted[one]),
-            "by the paper's terms": significant(rows / papers[one]),
-            "by costs.calibrate": significant(rows / plain[one]),
-        }
-    errors = {
-        name: _median_error(predicted, measured)
-        for name, predicted in (
-            ("fitted", fitted), ("by the paper's terms", papers), ("by costs.calibrate", plain),
-        )
-    }  # fmt: skip
-    reached = errors["fitted"]
-    again = _predictions(typical, known, asked, table_rows, terms=4)
-    errors["fitted to, and of, the median repetition"] = _median_error(again, typical)
-    worst = max((abs(measured[one][0] / fitted[one] - 1) for one in asked), default=None)
-    errors["fitted, the worst of all"] = worst
-    facts = {
-        "time": "wall time of this machine, everything in its page cache",
-        "table_rows": table_rows,
-        "of the paper's size": significant(table_rows / PAPER_ROWS),
-        "memory": f"{MODEL_MEMORY:.0%} of the table: the window, and the codes of the pages read",
-        "fitted to": f"loops {FITTED_LOOPS} with memory {FITTED_MEMORIES} of the table",
-        "the model": "a loop is linear in: 1, table rows read, stream rows taken in (the paper's), "
-        "and packets that wait, of which each is a call of its own (ours)",
-        "ratios": "the smaller over the larger of predicted and measured seconds; 1 is exact",
-        "measured": "the median iteration of a repetition; for the fit, the rates and the errors, "
-        "the fastest repetition: others shared the machine",
-        "goals": {
-            "median error below 15 %": {
-                "goal": GOAL_ERROR,
-                "reached": significant(reached),
-                "met": reached is not None and reached < GOAL_ERROR,
-            }
-        },
-        "median relative errors": {name: significant(error) for name, error in errors.items()},
-        "the paper": "the model tracks the measured rate; the rate falls as b grows",
-        "here": "the rate rises with b: the buffer holds codes alone and so takes little from the "
-        "window, nothing waits for a disk, and fewer, larger packets mean fewer calls",
-        "rates": told,
-        "contenders": runs.facts(),
-    }
-    return Result("mesh-model", ratios, facts, tuple(runs.failures))
-
-
-def _timed(relation: Relation, law: Law, loops: int, memory: float) -> Callable[[], Measured]:
-    repetition = 0
-
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
-        window = _model_memory(loops, memory, relation.rows)
-        pages = pages_for(relation, loops)
-        with opened(MESH, relation, law, [5, repetition], b=pages) as run:
-            run.scan(lambda one: one.filling(window, loops))
-            rows = run.filling(window, loops)
-            seconds = []
-            for _ in range(max(loops, _LEAST_ITERATIONS)):
-                before = run.tally.wall_seconds
-                run.push(rows)
-                seconds.append(run.tally.wall_seconds - before)
-            run.drain()
-        return Measured({"loop": median(seconds)}, {"w": float(rows)})
-
-    return measure
-
-
-Settings = dict[tuple[int, float], tuple[float, float]]
-
-
-def _predictions(
-    measured: Settings, known: list[tuple[int, float]], asked: list[tuple[int, float]],
-    table_rows: int, terms: int,
-) -> dict[tuple[int, float], float]:  # fmt: skip
-    """Seconds of a loop at the settings asked for, from those at the known ones."""
-
-    def features(some: list[tuple[int, float]]) -> NDArray[np.float64]:
-        rows = [loop_features(one[0], measured[one][1], table_rows)[:terms] for one in some]
-        return np.array(rows).reshape(len(some), terms)
-
-    factors = fit(features(known), np.array([measured[one][0] for one in known]))
-    return dict(zip(asked, np.maximum(features(asked) @ factors, 1e-9).tolist(), strict=True))
-
-
-def _calibrated(loops: int, rows: float, table_rows: int) -> float:
-    """Seconds of a loop by the paper's model with the factors of `costs.calibrate`."""
-    sizes = Sizes(
-        STREAM_ROW_BYTES, TABLE_ROW_BYTES, max(1, int(rows)), max(1, int(rows * loops)),
-        max(1, table_rows // loops),
-    )  # fmt: skip
-    factors = calibrate(sizes).factors
-    workload = Workload(
-        table_rows, TABLE_ROW_BYTES, max(1, table_rows * TABLE_ROW_BYTES // loops),
-        STREAM_ROW_BYTES, results_per_row=1.0,
-    )  # fmt: skip
-    nothing = Storage("page cache", 0.0, 1e12)
-    return float(MeshModel(workload, factors, nothing).loop_seconds(rows, 1.0))
-
-
-def _median_error(predicted: dict[tuple[int, float], float], measured: Settings) -> float | None:
-    """Of the rate, relative to the measured one."""
-    errors = [abs(measured[one][0] / seconds - 1) for one, seconds in predicted.items()]
-    return median(errors) if errors else None
 
 
 BENCHMARKS = (

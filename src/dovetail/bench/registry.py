@@ -20,9 +20,14 @@ MODULES = (
     "dovetail.bench.cost_growth",
     "dovetail.bench.mesh_shedding",
     "dovetail.bench.enrich_kernel",
+    "dovetail.bench.enrich_growth",
     "dovetail.bench.mesh",
     "dovetail.bench.ssbj",
     "dovetail.bench.spark_enrich",
+    "dovetail.bench.diner.synthetic",
+    "dovetail.bench.diner.real",
+    "dovetail.bench.diner.timed",
+    "dovetail.bench.diner.bounds",
 )
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1

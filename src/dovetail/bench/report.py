@@ -8,6 +8,7 @@ failed.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.bench.charts import HEIGHT, draw_chart
 from dovetail.bench.result import Result, Spread
 from dovetail.errors import ArgumentError
 
@@ -74,15 +75,19 @@ def section(result: Result, figure: str) -> str:
 
 
 def draw(result: Result, path: Path) -> None:
-    """The ratios of a result as a PNG."""
+    """The ratios of a result as a PNG, below the charts that it has."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    count = max(len(result.ratios), 1)
+    charts = result.facts.get("charts", [])
+    heights = [*(HEIGHT for _ in charts), 1.4 + 0.42 * max(len(result.ratios), 1)]
     # not through pyplot, which would keep the figure and might look for a screen
-    figure = Figure(figsize=(8, 1.4 + 0.42 * count), layout="constrained")
+    figure = Figure(figsize=(8, sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+    for place, chart in enumerate(charts):
+        draw_chart(figure.add_subplot(grid[place]), chart)
+    axes = figure.add_subplot(grid[-1])
     aims = result.facts.get("goals", {})
     for row, (label, spread) in enumerate(result.ratios.items()):
         _draw_ratio(axes, row, spread)

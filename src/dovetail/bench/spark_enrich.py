@@ -39,6 +39,8 @@ from dovetail.bench.spark_runs import PARTITIONS, SparkBed, spark_bed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    Plan = Callable[[DataFrame, Path], DataFrame]
+
 NAME = "spark-enrich"
 SIZES = {"3.5M": 0.175, "20M": 1.0}  #: of the largest table
 SHARES = {"1%": 0.01, "10%": 0.10}
@@ -110,7 +112,7 @@ class Turns:
         bed: SparkBed,
         directory: Path,
         feed: Callable[[int], pa.Table],
-        plan: "Callable[[DataFrame, Path], DataFrame]",
+        plan: "Plan",
     ) -> None:
         self.name = name
         self._bed = bed
@@ -189,54 +191,20 @@ def run(config: Config, reporter: Reporter) -> Result:
 def _one_size(
     config: Config, bed: SparkBed, size: str, rows: int, reporter: Reporter
 ) -> tuple[Runs, dict[str, Any]]:
-    from pyspark.sql import functions as F
-
-    session = bed.session
+    """All contenders on a table of this size, which is deleted afterwards."""
     directory = bed.directory / f"table-{size}"
     directory.mkdir()
-    path = directory / "table.parquet"
-    keys = Keys(rows)
-    reporter.begin(f"making a table of {rows:,} rows")
-    nbytes = write_table(path, rows, keys, np.random.default_rng(config.seed))
-    reporter.end(f"a table of {rows:,} rows, {nbytes >> 20:,} MiB")
-
-    def feed(number: int) -> pa.Table:
-        rng = np.random.default_rng([config.seed, number])
-        count = _stream_rows(config)
-        return pa.table(
-            {"key": keys.draw(rng, count), "id": np.arange(count), "amount": rng.random(count)}
-        )
-
-    table = session.read.parquet(str(path))
-    cached = session.read.parquet(str(path)).select("*").cache()
-    plans: dict[str, Callable[[DataFrame, Path], DataFrame]] = {
-        "spark-sort-merge": lambda stream, _: stream.join(table.hint("merge"), "key"),
-        "spark-cached": lambda stream, _: stream.join(cached, "key"),
-    }
-    if nbytes <= _BROADCAST_BYTES:
-        plans["spark-broadcast"] = lambda stream, _: stream.join(F.broadcast(table), "key")
-    for budget, part in SHARES.items():
-        plans[f"dovetail-{budget}"] = lambda stream, place, part=part: enrich(  # type: ignore[misc]
-            stream, table, on="key", memory=int(nbytes * part), state=place / "state",
-            partitions=PARTITIONS,
-        )  # fmt: skip
-    contenders, staging = [], {}
-    for name, plan in plans.items():
-        turns = Turns(name, bed, directory / name, feed, plan)
-        contenders.append(Contender(name, turns.run))
-        if name.startswith("dovetail"):
-            reporter.begin(f"staging for {name}")
-            started = time.perf_counter()
-            stream = session.readStream.schema("key long, id long, amount double")
-            plan(stream.parquet(str(directory / name / "in")), directory / name)
-            staging[name] = significant(time.perf_counter() - started)
-            reporter.end(f"staging for {name}: {staging[name]} s")
+    table = _Table.make(config, bed, directory, rows, reporter)
+    plans = table.plans()
+    turns = {name: Turns(name, bed, directory / name, table.feed, plans[name]) for name in plans}
+    contenders = [Contender(name, one.run) for name, one in turns.items()]
+    staging = table.staging_seconds(plans, reporter)
     reporter.begin("caching Spark's table")
     started = time.perf_counter()
-    cached.count()
+    table.cached.count()
     facts: dict[str, Any] = {
         "table_rows": rows,
-        "table_bytes": nbytes,
+        "table_bytes": table.nbytes,
         "staging_seconds": staging,
         "spark_caching_seconds": significant(time.perf_counter() - started),
     }
@@ -245,15 +213,81 @@ def _one_size(
         warm_up(contenders, early, reporter)
     runs = interleaved(contenders, config.repetitions_of(size), reporter)
     runs.failures[:0] = early.failures
-    for name in plans:
-        if name.startswith("dovetail"):
-            done = progress(directory / name / "state")
-            facts[f"{name}_memory"] = done.memory
-            facts[f"{name}_rows_out"] = done.rows_out
+    for name in staging:
+        done = progress(directory / name / "state")
+        facts[f"{name}_memory"] = done.memory
+        facts[f"{name}_rows_out"] = done.rows_out
     facts["contenders"] = runs.facts()
-    cached.unpersist(blocking=True)
+    table.cached.unpersist(blocking=True)
     shutil.rmtree(directory, ignore_errors=True)
     return runs, facts
+
+
+@dataclass
+class _Table:
+    """A table in a Parquet file, and how each contender joins a stream with it."""
+
+    config: Config
+    bed: SparkBed
+    directory: Path
+    keys: Keys
+    nbytes: int
+    stored: "DataFrame"
+    cached: "DataFrame"  #: nothing is cached before its first action
+
+    @classmethod
+    def make(
+        cls, config: Config, bed: SparkBed, directory: Path, rows: int, reporter: Reporter
+    ) -> "_Table":
+        keys = Keys(rows)
+        path = directory / "table.parquet"
+        reporter.begin(f"making a table of {rows:,} rows")
+        nbytes = write_table(path, rows, keys, np.random.default_rng(config.seed))
+        reporter.end(f"a table of {rows:,} rows, {nbytes >> 20:,} MiB")
+        stored = bed.session.read.parquet(str(path))
+        cached = bed.session.read.parquet(str(path)).select("*").cache()
+        return cls(config, bed, directory, keys, nbytes, stored, cached)
+
+    def feed(self, number: int) -> pa.Table:
+        """The stream rows of a file."""
+        rng = np.random.default_rng([self.config.seed, number])
+        count = _stream_rows(self.config)
+        keys = self.keys.draw(rng, count)
+        return pa.table({"key": keys, "id": np.arange(count), "amount": rng.random(count)})
+
+    def plans(self) -> "dict[str, Plan]":
+        from pyspark.sql import functions as F
+
+        plans: dict[str, Plan] = {
+            "spark-sort-merge": lambda stream, _: stream.join(self.stored.hint("merge"), "key"),
+            "spark-cached": lambda stream, _: stream.join(self.cached, "key"),
+        }
+        if self.nbytes <= _BROADCAST_BYTES:
+            small = F.broadcast(self.stored)
+            plans["spark-broadcast"] = lambda stream, _: stream.join(small, "key")
+        for budget, share in SHARES.items():
+            plans[f"dovetail-{budget}"] = self._ours(int(self.nbytes * share))
+        return plans
+
+    def _ours(self, memory: int) -> "Plan":
+        return lambda stream, place: enrich(
+            stream, self.stored, on="key", memory=memory, state=place / "state",
+            partitions=PARTITIONS,
+        )  # fmt: skip
+
+    def staging_seconds(
+        self, plans: "dict[str, Plan]", reporter: Reporter
+    ) -> dict[str, float | None]:
+        """Make our plans once: the first one stages the table."""
+        staging = {}
+        for name in [name for name in plans if name.startswith("dovetail")]:
+            reporter.begin(f"staging for {name}")
+            started = time.perf_counter()
+            stream = self.bed.session.readStream.schema("key long, id long, amount double")
+            plans[name](stream.parquet(str(self.directory / name / "in")), self.directory / name)
+            staging[name] = significant(time.perf_counter() - started)
+            reporter.end(f"staging for {name}: {staging[name]} s")
+        return staging
 
 
 def _pay_back(runs: Runs, rivals: list[str], budget: str, facts: dict[str, Any]) -> float | None:

@@ -7,18 +7,16 @@ import pyarrow as pa
 import pytest
 
 from dovetail.bench import enrich_kernel, registry
-from dovetail.bench.enrich_kernel import (
+from dovetail.bench.enrich_contenders import (
     KEY,
-    OPERATORS,
-    RIVALS,
+    PIECES,
+    DuckDb,
     Joiner,
     Operator,
-    Size,
     Sqlite,
-    Stream,
-    make_table,
-    stage,
+    load_duckdb,
 )
+from dovetail.bench.enrich_kernel import OPERATORS, RIVALS, Size, Stream, make_table, stage
 from dovetail.bench.progress import Silent
 from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
@@ -76,7 +74,8 @@ def test_contenders_when_they_join_a_batch_then_all_find_the_same_rows(tmp_path:
         name: Operator(name, tmp_path / "staged", tmp_path / name, size.budget_bytes)
         for name in OPERATORS
     }
-    joiners["duckdb"] = enrich_kernel.DuckDb(table, tmp_path / "duckdb", size.budget_bytes)
+    load_duckdb([table], tmp_path / "duckdb")
+    joiners["duckdb"] = DuckDb(tmp_path / "duckdb", size.budget_bytes)
     joiners["sqlite"] = Sqlite(table, tmp_path / "sqlite", size.budget_bytes)
     at = np.argsort(np.asarray(table.column(KEY)))[np.asarray(batch.column(KEY))]
     wanted = pa.Table.from_batches([table.take(pa.array(at))]).drop_columns([KEY])
@@ -99,5 +98,5 @@ def test_stream_when_a_batch_is_made_again_then_it_is_the_same() -> None:
 def test_size_when_small_then_batches_and_budget_shrink_but_not_to_nothing() -> None:
     whole = Size(enrich_kernel.ROWS)
     assert (whole.batch_rows, whole.budget_bytes, str(whole)) == (100_000, 64_000_000, "3.5M-64MB")
-    assert Size(1).batch_rows == enrich_kernel.PIECES
+    assert Size(1).batch_rows == PIECES
     assert Size(1).budget_bytes == enrich_kernel.LEAST_BUDGET_BYTES

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.bench import mesh, registry
-from dovetail.bench.mesh import as_the_paper_counts, fit, loop_features, skewed
+from dovetail.bench import mesh, mesh_model, registry
+from dovetail.bench.mesh import as_the_paper_counts, skewed
+from dovetail.bench.mesh_model import fit, loop_features
 from dovetail.bench.progress import Silent
 from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
@@ -23,8 +24,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh, "LOOPS", 12)
     monkeypatch.setattr(mesh, "_INL_ROWS", 20)
     monkeypatch.setattr(mesh, "MEMORIES", (0.01, 0.10))
-    monkeypatch.setattr(mesh, "FITTED_LOOPS", (6, 24))
-    monkeypatch.setattr(mesh, "PREDICTED_LOOPS", (8, 12))
+    monkeypatch.setattr(mesh_model, "FITTED_LOOPS", (6, 24))
+    monkeypatch.setattr(mesh_model, "PREDICTED_LOOPS", (8, 12))
 
 
 def run(name: str, only: str | None = None) -> Result:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.bench import registry, semistream_runs, ssbj
+from dovetail.bench import registry, semistream_runs, ssbj_rate, ssbj_setup, ssbj_tuning
 from dovetail.bench.measure import WrongResultError
 from dovetail.bench.progress import Silent
 from dovetail.bench.report import write_report
@@ -35,9 +35,9 @@ LOOPS = 12
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few scans: these tests are not about the numbers."""
-    monkeypatch.setattr(ssbj, "WARM_UP_SCANS", 3)
-    monkeypatch.setattr(ssbj, "MEASURED_SCANS", 1)
-    monkeypatch.setattr(ssbj, "LOOPS_TRIED", (12, 24))
+    monkeypatch.setattr(ssbj_setup, "WARM_UP_SCANS", 3)
+    monkeypatch.setattr(ssbj_setup, "MEASURED_SCANS", 1)
+    monkeypatch.setattr(ssbj_tuning, "LOOPS_TRIED", (12, 24))
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def test_run_when_tiny_then_has_its_labels(
 def test_rate_when_all_groups_run_then_skew_1_is_the_point_that_memory_has_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ssbj, "MEMORIES", (0.10,))
-    monkeypatch.setattr(ssbj, "SKEWS", (0.0, 1.0))
-    monkeypatch.setattr(ssbj, "SIZES", ())
+    monkeypatch.setattr(ssbj_rate, "MEMORIES", (0.10,))
+    monkeypatch.setattr(ssbj_rate, "SKEWS", (0.0, 1.0))
+    monkeypatch.setattr(ssbj_rate, "SIZES", ())
     result = run("ssbj-rate")
     assert result.ok, result.failures
     assert result.ratios["meshjoin/skew=1"] == result.ratios["meshjoin/memory=10%"]
@@ -104,8 +104,8 @@ def test_run_when_results_are_missing_then_fails(monkeypatch: pytest.MonkeyPatch
 def test_tpch_when_there_is_no_generator_then_fails_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dovetail.bench.ssbj.sys.executable", "/nowhere/python")
-    monkeypatch.setattr("dovetail.bench.ssbj.shutil.which", lambda name: None)
+    monkeypatch.setattr("dovetail.bench.ssbj_tpch.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("dovetail.bench.ssbj_tpch.shutil.which", lambda name: None)
     result = run("ssbj-tpch", rows=1_500)
     assert not result.ok
     assert "pip install tpchgen-cli" in result.failures[0].error

@@ -1,0 +1,97 @@
+"""Figures 10 to 12, 14, 15 and 18 of the DINER paper: made-up keys at a steady rate.
+
+The values on the axes are not in the paper's text, but for the skews of Fig. 10; here they span
+what its text describes.
+"""
+
+from dovetail.bench.diner.figure import Draw, Figure, Point, benchmark
+from dovetail.bench.diner.streams import (
+    Rng,
+    Streams,
+    drifting,
+    normal,
+    partly_sorted,
+    steady,
+    two_sources,
+    zipf,
+)
+
+MEAN, VARIANCE = 500.0, 50.0
+
+
+def _zipf(skew: float) -> Draw:
+    return lambda rng, rows: two_sources(rng, rows, lambda g, n: zipf(g, n, skew))
+
+
+def _second_normal(mean: float, variance: float) -> Draw:
+    """The first relation has the paper's mean and variance, the second one these."""
+
+    def draw(rng: Rng, rows: int) -> Streams:
+        keys = normal(rng, rows, MEAN, VARIANCE), normal(rng, rows, mean, variance)
+        return Streams(keys, (steady(rng, rows), steady(rng, rows)))
+
+    return draw
+
+
+def _intervals(count: int) -> Draw:
+    return lambda rng, rows: two_sources(
+        rng, rows, lambda g, n: partly_sorted(g, zipf(g, n, 1.0), count)
+    )
+
+
+def _shift(shift: float) -> Draw:
+    return lambda rng, rows: two_sources(rng, rows, lambda g, n: drifting(g, n, shift))
+
+
+def _smaller(share: float) -> Draw:
+    """The second relation has fewer rows, which come at the same rate, so it ends sooner."""
+
+    def draw(rng: Rng, rows: int) -> Streams:
+        few = max(1, round(share * rows))
+        keys = zipf(rng, rows, 1.0), zipf(rng, few, 1.0)
+        return Streams(keys, (steady(rng, rows), steady(rng, few)))
+
+    return draw
+
+
+ZIPF = Figure(
+    "diner-zipf",
+    "Fig. 10: Zipfian keys from 1 to 999",
+    "skew",
+    tuple(Point(f"{skew}", skew, _zipf(skew)) for skew in (1, 2, 3, 4, 5)),
+)
+MEANS = Figure(
+    "diner-mean",
+    "Fig. 11: normal keys with means 500 and 500 + x",
+    "x",
+    tuple(Point(f"{x}", x, _second_normal(MEAN + x, VARIANCE)) for x in (0, 5, 10, 15, 20)),
+)
+VARIANCES = Figure(
+    "diner-variance",
+    "Fig. 12: normal keys with variances 50 and 50 + x",
+    "x",
+    tuple(Point(f"{x}", x, _second_normal(MEAN, VARIANCE + x)) for x in (0, 50, 150, 350, 750)),
+)
+SORTED = Figure(
+    "diner-sorted",
+    "Fig. 14: Zipfian keys of skew 1, sorted within intervals",
+    "intervals",
+    tuple(Point(f"{count}", count, _intervals(count)) for count in (5, 10, 20, 50, 100)),
+)
+DRIFT = Figure(
+    "diner-drift",
+    "Fig. 15: normal keys with a mean that moves in every tenth of the time",
+    "shift",
+    tuple(Point(f"{shift}", shift, _shift(shift)) for shift in (1, 2, 4, 8, 16)),
+)
+SIZES = Figure(
+    "diner-sizes",
+    "Fig. 18: one relation is smaller; Zipfian keys of skew 1",
+    "rows of the smaller relation, % of the other's",
+    tuple(
+        Point(f"{share}%", share, _smaller(share / 100), of_full_input=True)
+        for share in (10, 25, 50, 75, 100)
+    ),
+)
+FIGURES = (ZIPF, MEANS, VARIANCES, SORTED, DRIFT, SIZES)
+BENCHMARKS = tuple(benchmark(figure) for figure in FIGURES)

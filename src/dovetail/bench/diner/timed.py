@@ -1,0 +1,203 @@
+"""Figures 7, 8, 16 and 19 and Table 3 of the DINER paper: results over time, and pauses.
+
+Here reading, writing and results take time (`simulate.Costs`). The paper's parameters for the
+deferred work, MaxOuterMem = 19 blocks and MaxNewArr = 1,000 rows, are for its 2 MB of memory, and
+are scaled with the memory that there is.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dovetail.bench.diner.blocking import curves
+from dovetail.bench.diner.figure import (
+    OURS,
+    ROWS,
+    Draw,
+    Figure,
+    Point,
+    Repetition,
+    benchmark,
+    measure,
+    median_of,
+    result_of,
+    spread,
+)
+from dovetail.bench.diner.real import PRICE_ROWS, stock, weather
+from dovetail.bench.diner.simulate import MOST_WAITING, Costs, Curve
+from dovetail.bench.diner.streams import Rng, Streams, with_pauses, zipf
+from dovetail.bench.progress import Reporter
+from dovetail.bench.registry import Benchmark, Config
+from dovetail.bench.result import Result, Spread, significant
+
+PARTS = (25, 50, 75, 100)  #: percent of the time until the last row
+STEPS = 50  #: points of a curve
+HORIZON = 1.25
+OUTER_PAUSE = 0.3  #: in Fig. 19, which has to have a Reactive phase
+TABLE_3 = {  #: the paper's largest input buffers, in rows, at its size
+    10: {"diner": 1030, "rpj": 40000, "hmj": 1443},
+    20: {"diner": 1009, "rpj": 6548, "hmj": 423},
+    30: {"diner": 1008, "rpj": 6016, "hmj": 2939},
+    40: {"diner": 1008, "rpj": 3422, "hmj": 8269},
+    50: {"diner": 1004, "rpj": 2719, "hmj": 7144},
+}
+
+
+def _paused(share: float) -> Draw:
+    def draw(rng: Rng, rows: int) -> Streams:
+        keys = zipf(rng, rows, 1.0), zipf(rng, rows, 1.0)
+        return Streams(keys, (with_pauses(rng, rows, share), with_pauses(rng, rows, share)))
+
+    return draw
+
+
+RATE = Figure(
+    "diner-rate",
+    "Figs. 7, 8: results over time",
+    "time, % of the time of the last row",
+    (Point("weather", 0, weather), Point("prices", 1, stock)),
+    timed=True,
+    with_variants=True,
+    horizon=HORIZON,
+)
+DELAYS = Figure(
+    "diner-delays",
+    "Fig. 16: pauses after every tenth of a relation; Zipfian keys of skew 1",
+    "pause, % of the time of a tenth",
+    tuple(Point(f"{percent}%", percent, _paused(percent / 100)) for percent in TABLE_3),
+    timed=True,
+    with_variants=True,
+)
+OUTER = Figure(
+    "diner-outer",
+    "Fig. 19: MaxOuterMem, with pauses of 30 %; Zipfian keys of skew 1",
+    "MaxOuterMem in blocks, of 200 that memory holds",
+    tuple(
+        Point(f"{blocks}", blocks, _paused(OUTER_PAUSE), outer_blocks=blocks)
+        for blocks in (9, 19, 29, 39, 49, 59)
+    ),
+    timed=True,
+)
+
+
+def run_rate(config: Config, reporter: Reporter) -> Result:
+    """Results by quarters of the time, and the curves."""
+    measured, failures = measure(RATE, config, reporter)
+    result = result_of(RATE, measured, failures, config)
+    ratios = {
+        f"{rival}/{point.label},{part}%": spread(runs, rival, part / 100)
+        for rival in RATE.contenders
+        if rival != OURS
+        for point, runs in measured.items()
+        for part in PARTS
+    }
+    charts = [_curves_chart(point, runs[0], config) for point, runs in measured.items()]
+    first = {p.label: _first_results(p, runs[0], config) for p, runs in measured.items()}
+    facts = {**result.facts, "charts": charts, "first_results_ms": first}
+    return Result(result.name, ratios, facts, result.failures)
+
+
+def _streams(point: Point, config: Config) -> Streams:
+    """Those of the first repetition."""
+    seed = [config.seed, 1, RATE.points.index(point)]
+    return point.draw(np.random.default_rng(seed), config.rows)
+
+
+def _all_curves(
+    point: Point, one: Repetition, config: Config
+) -> tuple[list[str], dict[str, Curve]]:
+    """The curves of the first repetition, and which of them are of joins that wait."""
+    blocking = curves(_streams(point, config), Costs(), one.setting.capacity_rows)
+    online = {name: found.curve for name, found in one.found.items()}
+    return list(blocking), {**online, **blocking}
+
+
+def _curves_chart(point: Point, one: Repetition, config: Config) -> dict[str, Any]:
+    """Results over time."""
+    times = np.linspace(0, HORIZON, STEPS + 1)
+    percent = [significant(100 * float(time)) or 0.0 for time in times]
+    blocking, every = _all_curves(point, one, config)
+    lines = {
+        name: [percent, [curve.until(time * one.end) for time in times]]
+        for name, curve in every.items()
+    }
+    return {
+        "title": f"{RATE.title}, {point.label}; the inputs end at 100",
+        "x": RATE.axis,
+        "y": "results",
+        "lines": lines,
+        "dashed": blocking,
+    }
+
+
+def _first_results(point: Point, one: Repetition, config: Config) -> dict[str, float | None]:
+    """When each join has its first result, and when the last row comes."""
+    _, every = _all_curves(point, one, config)
+    moments = {name: significant(curve.first) for name, curve in every.items()}
+    return {"last_row": significant(one.end), **moments}
+
+
+def run_delays(config: Config, reporter: Reporter) -> Result:
+    """Results online, and how many rows waited at most (Table 3)."""
+    measured, failures = measure(DELAYS, config, reporter)
+    result = result_of(DELAYS, measured, failures, config)
+    rivals = [name for name in DELAYS.contenders if name != OURS]
+    buffers = {
+        f"{rival}/buffer,{point.label}": _buffers(runs, rival)
+        for rival in rivals
+        for point, runs in measured.items()
+    }
+    lines = {
+        name: [
+            [point.x for point in measured],
+            [median_of(runs, name, lambda one: one.largest_buffer) for runs in measured.values()],
+        ]
+        for name in DELAYS.contenders
+    }
+    chart = {
+        "title": "Table 3: the largest input buffer",
+        "x": DELAYS.axis,
+        "y": "rows that waited",
+        "lines": lines,
+    }
+    first = next(iter(measured.values()))[0]
+    facts = {
+        **result.facts,
+        "most_rows_to_wait_before_a_join_is_called_back": first.setting.most_waiting,
+        "table_3_of_the_paper": {
+            "rows_to_wait": MOST_WAITING,
+            **{f"{percent}%": row for percent, row in TABLE_3.items()},
+        },
+        "charts": [*result.facts["charts"], chart],
+    }
+    return Result(result.name, {**result.ratios, **buffers}, facts, result.failures)
+
+
+def _buffers(repetitions: list[Repetition], rival: str) -> Spread:
+    """The rival's largest input buffer over DINER's; an empty one counts as one row."""
+    return Spread.of(
+        max(1, one.found[rival].largest_buffer) / max(1, one.found[OURS].largest_buffer)
+        for one in repetitions
+        if OURS in one.found and rival in one.found
+    )
+
+
+BENCHMARKS = (
+    Benchmark(
+        RATE.name,
+        f"{RATE.title}: DINER, other joins, and those that wait for an input to end",
+        rows=PRICE_ROWS,
+        rows_mean="rows a side, at most",
+        groups=tuple(point.label for point in RATE.points),
+        function=run_rate,
+    ),
+    Benchmark(
+        DELAYS.name,
+        f"{DELAYS.title}: results online and the input buffer",
+        rows=ROWS,
+        rows_mean="rows a side",
+        groups=tuple(point.label for point in DELAYS.points),
+        function=run_delays,
+    ),
+    benchmark(OUTER),
+)

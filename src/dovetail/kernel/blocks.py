@@ -5,8 +5,8 @@ of each. Blocks are appended to segment files; a segment file is a valid Arrow I
 Arrow reader opens it. The catalogue entry of a block (`BLOCK`) says where it lies, its checksum,
 and its zone map: the range of codes, the range of arrival ticks, and the tick of its flush.
 
-Blocks are read with `pread` into one buffer that the caller has reserved, not mapped: mapped pages
-would count as resident without the budget knowing.
+Blocks that stay for good (`LOGGED`) go to a log a side (see `logs`): their address never changes,
+while the files behind them are merged as they become many. So does what `catalogue` pages out.
 
 On failure: a block that cannot be written raises `StorageError` and leaves at most an unreferenced
 tail in a segment file. A block that is not what was written raises `StateCorruptError` naming the
@@ -17,21 +17,22 @@ import contextlib
 import os
 import zlib
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.errors import StateCorruptError, StateMissingError, StorageError
+from dovetail.kernel.files import Readers, storage_problem
+from dovetail.kernel.logs import Log
 from dovetail.kernel.protocol import SIDE_NAMES, Counters
 from dovetail.kernel.runs import Run
 
 BLOCK = np.dtype(
     [
-        ("file", "<i4"),  # index into the store's list of file names
+        ("file", "<i4"),  # index into the store's list of file names; IN_LOG: none of these
         ("side", "<i1"),
-        ("kind", "<i1"),  # RESIDENT: a run of memory; FLUSHED: only here
+        ("kind", "<i1"),  # RESIDENT: a run of memory; FLUSHED, LOGGED: only here; above: a page
         ("part", "<i4"),  # the algorithm's own partition, or -1
         ("offset", "<i8"),
         ("length", "<i8"),
@@ -44,22 +45,10 @@ BLOCK = np.dtype(
         ("dts", "<i8"),  # tick of the flush; NEVER for a resident run
     ]
 )
-RESIDENT, FLUSHED = 0, 1
+RESIDENT, FLUSHED, LOGGED = 0, 1, 2
+IN_LOG = -1
 NEVER = np.iinfo(np.int64).max
 _CODE, _ATS = "__code", "__ats"
-
-
-def storage_problem(error: OSError, path: Path, doing: str) -> StorageError:
-    """A `StorageError` that says what to do about an operating system error."""
-    remedy = (
-        "make room there, or move the state to a larger disk"
-        if error.errno == 28
-        else ("check that the directory exists, is writable, and is reachable from every executor")
-    )
-    return StorageError(
-        f"cannot {doing} {path}: {error.strerror or error}. Nothing was lost: the last committed "
-        f"version is intact. To go on, {remedy}, then start the query again."
-    )
 
 
 class BlockList:
@@ -108,7 +97,12 @@ class BlockStore:
         self._stem = stem
         self.counters = Counters()  # the context puts its own here
         self._writers: dict[tuple[int, int], tuple[int, IO[bytes]]] = {}
-        self._readers: dict[int, int] = {}
+        self._readers = Readers(directory)
+        self._logs = [
+            Log(self._readers, f"{_whose(side)}-log.arrows", schema.serialize().to_pybytes())
+            for side, schema in enumerate(self._schemas)
+        ]
+        self._pages = Log(self._readers, "catalogue.bin")
 
     def append(self, run: Run, side: int, kind: int, part: int = -1, dts: int = NEVER) -> np.void:
         """Write a run as a block and return its catalogue entry."""
@@ -117,15 +111,11 @@ class BlockStore:
             schema=self._schemas[side],
         )
         message = batch.serialize()
-        path = self.directory
-        try:
-            index, handle = self._writer(side, kind)
-            path = self.directory / self.files[index]
-            offset = handle.tell()
-            handle.write(message)
-            handle.flush()
-        except OSError as error:
-            raise storage_problem(error, path, "write") from error
+        index, offset = (
+            (IN_LOG, self._logs[side].append(self._stem, message))
+            if kind == LOGGED
+            else self._append(message, side, kind)
+        )
         self.counters.blocks_written += 1
         entry = np.zeros(1, dtype=BLOCK)
         entry[0] = (
@@ -136,23 +126,12 @@ class BlockStore:
 
     def read(self, block: np.void) -> Run:
         """The rows of a block. The caller has reserved `block["length"]` bytes."""
-        path = self.directory / self.files[int(block["file"])]
+        if int(block["kind"]) == LOGGED:
+            name, offset = self._logs[int(block["side"])].locate(int(block["offset"]))
+        else:
+            name, offset = self.files[int(block["file"])], int(block["offset"])
         length = int(block["length"])
-        try:
-            data = _read_fully(self._reader(int(block["file"]), path), length, int(block["offset"]))
-        except FileNotFoundError as error:
-            raise StateMissingError(
-                f"the state file {path} is gone; restore it from a backup, or start over with a "
-                "new state directory and a new checkpoint"
-            ) from error
-        except OSError as error:
-            raise storage_problem(error, path, "read") from error
-        if len(data) != length or zlib.crc32(data) != int(block["crc"]):
-            raise StateCorruptError(
-                f"the state file {path} is damaged: the block at byte {int(block['offset'])} does "
-                "not have the checksum it was written with. Restore the file from a backup, or "
-                "start over with a new state directory and a new checkpoint."
-            )
+        data = self._readers.read_checked(name, offset, length, int(block["crc"]))
         self.counters.blocks_read += 1
         self.counters.bytes_read += length
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), self._schemas[int(block["side"])])
@@ -160,9 +139,32 @@ class BlockStore:
         schema = pa.schema(list(self._schemas[int(block["side"])])[:-2])
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         run = Run(codes.to_numpy(), ats.to_numpy(), rows, block)
-        if int(block["kind"]) == FLUSHED:
+        if int(block["kind"]) != RESIDENT:
             run._nbytes = length  # near enough for a short stay, and cheaper than to ask Arrow
         return run
+
+    def append_page(self, data: bytes) -> tuple[int, int, int, int]:
+        """Write a page of a catalogue; returns its file, offset, length and checksum."""
+        return IN_LOG, self._pages.append(self._stem, data), len(data), zlib.crc32(data)
+
+    def read_page(self, page: np.void) -> bytes:
+        name, offset = self._pages.locate(int(page["offset"]))
+        length = int(page["length"])
+        self.counters.bytes_read += length
+        return self._readers.read_checked(name, offset, length, int(page["crc"]))
+
+    def log_facts(self) -> list[dict[str, Any]]:
+        """Where the logs lie, for a snapshot."""
+        return [log.facts() for log in (*self._logs, self._pages)]
+
+    def restore_logs(self, facts: list[dict[str, Any]]) -> None:
+        for log, known in zip((*self._logs, self._pages), facts, strict=True):
+            log.restore(known)
+
+    @property
+    def log_files(self) -> list[str]:
+        """The names of the files that the logs lie in."""
+        return [name for log in (*self._logs, self._pages) for name in log.files]
 
     def sync(self) -> None:
         """Force what was appended to stable storage, and close the files."""
@@ -175,16 +177,18 @@ class BlockStore:
                 raise storage_problem(error, path, "write") from error
             handle.close()
         self._writers.clear()
+        for log in (*self._logs, self._pages):
+            log.sync()
 
     def close(self) -> None:
         """Give the file handles back. Unsynced blocks may be lost."""
         for _, handle in self._writers.values():
             with contextlib.suppress(OSError):  # of a write that has failed before
                 handle.close()
-        for descriptor in self._readers.values():
-            os.close(descriptor)
         self._writers.clear()
-        self._readers.clear()
+        for log in (*self._logs, self._pages):
+            log.close()
+        self._readers.close()
 
     def begin(self, stem: str, counters: Counters) -> None:
         """Start a new generation of files, after `sync`; what was appended stays readable."""
@@ -192,33 +196,41 @@ class BlockStore:
         self._stem = stem
         self.counters = counters
 
+    def _append(self, message: pa.Buffer, side: int, kind: int) -> tuple[int, int]:
+        path = self.directory
+        try:
+            index, handle = self._writer(side, kind)
+            path = self.directory / self.files[index]
+            offset = handle.tell()
+            handle.write(message)
+            handle.flush()
+        except OSError as error:
+            raise storage_problem(error, path, "write") from error
+        return index, offset
+
     def _writer(self, side: int, kind: int) -> tuple[int, IO[bytes]]:
         key = (side, kind)
         if key not in self._writers:
-            whose = SIDE_NAMES[side] if side < len(SIDE_NAMES) else f"other{side}"
-            name = f"{self._stem}-{whose}-{'run' if kind == RESIDENT else 'disk'}.arrows"
+            name = f"{self._stem}-{_whose(side)}-{'run' if kind == RESIDENT else 'disk'}.arrows"
             handle = (self.directory / name).open("xb")
             handle.write(self._schemas[side].serialize())
             self.files.append(name)
             self._writers[key] = (len(self.files) - 1, handle)
         return self._writers[key]
 
-    def _reader(self, index: int, path: Path) -> int:
-        if index not in self._readers:
-            if len(self._readers) >= 64:  # keep well below the limit on open files
-                os.close(self._readers.pop(next(iter(self._readers))))
-            self._readers[index] = os.open(path, os.O_RDONLY)
-        return self._readers[index]
+
+def _whose(side: int) -> str:
+    return SIDE_NAMES[side] if side < len(SIDE_NAMES) else f"other{side}"
 
 
-def _read_fully(descriptor: int, length: int, offset: int) -> bytes:
-    """Up to `length` bytes, fewer only at the end of the file: one call may read less (2 GB)."""
-    data = os.pread(descriptor, length, offset)
-    if len(data) == length:
-        return data
-    pieces = [data]
-    while data and (length := length - len(data)):
-        offset += len(data)
-        data = os.pread(descriptor, length, offset)
-        pieces.append(data)
-    return b"".join(pieces)
+__all__ = [
+    "BLOCK",
+    "FLUSHED",
+    "IN_LOG",
+    "LOGGED",
+    "NEVER",
+    "RESIDENT",
+    "BlockList",
+    "BlockStore",
+    "storage_problem",
+]

@@ -55,6 +55,8 @@ class Counters:
     """What an operator has done since it was made or restored; the runtime adds these up."""
 
     rows_in: list[int] = field(default_factory=lambda: [0, 0])
+    rows_shed: int = 0  #: rows that were left out before they came in
+    rows_cached: int = 0  #: rows that a cache settled
     rows_unmatched_key: int = 0  #: rows whose key can match nothing (null; NaN in a band join)
     rows_out: dict[str, int] = field(default_factory=dict)  #: by phase
     flushed_rows: int = 0
@@ -91,6 +93,7 @@ class Snapshot:
 
     meta: dict[str, Any]
     blocks: "NDArray[np.void]"
+    files: tuple[str, ...] = ()  #: that are needed besides those of the blocks
 
 
 class Operator(Protocol):

@@ -3,12 +3,40 @@
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
+from dovetail.twoway.diner import Diner, PaperDiner
+from dovetail.twoway.dphj import DoublePipelinedJoin
+from dovetail.twoway.hmj import HashMergeJoin
+from dovetail.twoway.pmj import ProgressiveMergeJoin
+from dovetail.twoway.rpj import RateBasedJoin
 from dovetail.twoway.shj import SymmetricHashJoin
 from dovetail.twoway.xjoin import XJoin
 
-ALGORITHMS: dict[str, type[TwoWayJoin]] = {"shj": SymmetricHashJoin, "xjoin": XJoin}
+ALGORITHMS: dict[str, type[TwoWayJoin]] = {
+    "shj": SymmetricHashJoin,
+    "xjoin": XJoin,
+    "diner": Diner,
+    "diner-paper": PaperDiner,
+    "hmj": HashMergeJoin,
+    "rpj": RateBasedJoin,
+    "pmj": ProgressiveMergeJoin,
+    "dphj": DoublePipelinedJoin,
+}
 
-__all__ = ["ALGORITHMS", "SymmetricHashJoin", "TwoWayJoin", "TwoWaySpec", "XJoin", "choose", "make"]
+__all__ = [
+    "ALGORITHMS",
+    "Diner",
+    "DoublePipelinedJoin",
+    "HashMergeJoin",
+    "PaperDiner",
+    "ProgressiveMergeJoin",
+    "RateBasedJoin",
+    "SymmetricHashJoin",
+    "TwoWayJoin",
+    "TwoWaySpec",
+    "XJoin",
+    "choose",
+    "make",
+]
 
 
 def choose(algorithm: str, within: object) -> str:

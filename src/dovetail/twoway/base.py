@@ -157,15 +157,21 @@ class TwoWayJoin(ABC):
     def _resting(self) -> Status:
         return Status.DONE if all(self.ended) else Status.IDLE
 
-    def _arrive(self, side: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _sorted(self, side: int, rows: pa.RecordBatch) -> Run | None:
+        """Rows that came as a run without ticks, less those whose key matches nothing."""
         columns = [rows.column(index) for index in self.spec.key_columns[side]]
         codes, valid = self.spec.codec.encode(columns)
         if valid is not None and not valid.all():
             self.ctx.counters.rows_unmatched_key += int((~valid).sum())
             codes, rows = codes[valid], rows.filter(pa.array(valid))
             if not len(codes):
-                return
-        run = sort_run(self._codes(codes), 0, rows)
+                return None
+        return sort_run(self._codes(codes), 0, rows)
+
+    def _arrive(self, side: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        run = self._sorted(side, rows)
+        if run is None:
+            return
         self._grow(self._rows_held, run.nbytes, "rows")
         run.ats[:] = self.ctx.clock.tick()  # after the flushes that made room for it
         low, high = self.spec.codec.candidates(run.codes)

@@ -29,6 +29,10 @@ Each pair once. The pair (a, b) has been emitted if
 3. both lie in the finished rectangle of blocks.
 Whole blocks share a DTS, so 1 and 2 come down to comparing ATS with a few numbers per block pair.
 
+What is known of the blocks and the marks of a cell is kept in lists that are paged out to disk as
+they grow (`kernel/catalogue.py`, `twoway/cells.py`), so the disk part may become as large as the
+disk, and a snapshot no larger than the budget.
+
 Worked example. a arrives at tick 3 and is flushed at 5; b arrives at 7: they missed each other. At
 tick 8 a reactive pass reads a's block and meets b: emitted, mark (5, 8). At 9 b is flushed. In
 cleanup the pair comes up again: mark (5, 8) has 5 >= 5 and 7 <= 8 < 9, so it is left out.
@@ -46,108 +50,55 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.blocks import BLOCK, FLUSHED, NEVER, RESIDENT, BlockList
+from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
+from dovetail.kernel.catalogue import Catalogue, Entries, Pages
 from dovetail.kernel.keys import Codes, spread
-from dovetail.kernel.matching import PairFilter
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
-from dovetail.kernel.runs import Rows, Run, merge_runs, own
+from dovetail.kernel.runs import Run, merge_runs, own
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
+from dovetail.twoway.cells import Cell, Cleaning, arrived_after, not_yet_joined
 
-#: A catalogue entry, and the spare room that a growing list keeps.
-_ENTRY_BYTES = 5 * BLOCK.itemsize // 4
 _LEAST_BLOCK_BYTES = 64 << 10
 _MAX_GROUP = 1 << 14  # outer blocks in one group; their numbers are 16 bits wide
+_CATALOGUE_SHARE = 1 / 32  # of the budget, for the entries that are not in pages yet
+_FAN_OUTS = (4, 16)  # entries in a page: the fewest, and what is enough
 
 
 @dataclass
-class Cleaning:
-    """Where the cleanup of one cell stands.
+class OuterGroup:
+    """The blocks that a strip of the cleanup is at, as one run.
 
-    The rectangle `target[LEFT] x target[RIGHT]` of blocks is worked off as two strips: first the
-    left side's new blocks against all of the right's, then the right's new blocks against the
-    left's old ones. A strip's `outer` side is read in groups `[start, stop)` that fit the working
-    memory, and each group meets the inner blocks from `inner` on.
+    `origin` is for each row the number of the block it is from.
     """
 
-    part: int
-    target: tuple[int, int]
-    outer: int = LEFT
-    start: int = 0
-    stop: int = 0
-    inner: int = 0
-
-
-class Cell:
-    """What XJoin knows of one cell."""
-
-    def __init__(self) -> None:
-        self.rows = [0, 0]  # in memory
-        self.arrived = [0, 0]  # tick of the last arrival
-        self.flushed = [0, 0]  # tick of the last flush
-        self.blocks = (BlockList(), BlockList())  # in the order of their DTS
-        self.joined = [0, 0]  # the finished rectangle of blocks
-        #: by the side of the blocks: (dts, tick), the ticks ascending
-        self.marks: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-
-    def next_reactive(self, side: int) -> int | None:
-        """The first block of `side` that has not met all of the other side's memory part."""
-        ticks = self.blocks[side].entries["dts"]
-        arrived = self.arrived[1 - side]
-        if not self.rows[1 - side] or not len(ticks):
-            return None
-        start = 0
-        if self.marks[side] and self.marks[side][-1][1] >= arrived:
-            start = int(np.searchsorted(ticks, self.marks[side][-1][0], side="right"))
-        # a block flushed after the last arrival met all that arrived while it was in memory
-        return start if start < len(ticks) and ticks[start] <= arrived else None
-
-    def met_until(self, side: int, block: np.void, before: int) -> int:
-        """Rows of the other side with an ATS up to this met the block while they were in memory.
-
-        Only rows that were in memory until `before` (their DTS) are asked about.
-        """
-        ticks = [t for dts, t in self.marks[side] if dts >= int(block["dts"]) and t < before]
-        return max(ticks, default=-1)
-
-    def mark(self, side: int, dts: int, tick: int) -> None:
-        """Record a pass; an earlier mark that this one covers is dropped."""
-        marks = self.marks[side]
-        while marks and marks[-1][0] <= dts and marks[-1][1] > self.flushed[1 - side]:
-            marks.pop()
-        marks.append((dts, tick))
-
-    def prune_marks(self) -> None:
-        """Drop the marks about rows that were flushed into the finished rectangle."""
-        for side in SIDES:
-            done = self.blocks[1 - side].entries["dts"][: self.joined[1 - side]]
-            last = int(done[-1]) if len(done) else -1
-            self.marks[side][:] = [mark for mark in self.marks[side] if mark[1] > last]
-
-    def unclean(self) -> bool:
-        """Whether blocks of both sides exist that have not met each other."""
-        left, right = len(self.blocks[LEFT]), len(self.blocks[RIGHT])
-        return bool(left and right) and (self.joined[LEFT] < left or self.joined[RIGHT] < right)
+    blocks: Entries
+    run: Run | None = None
+    origin: NDArray[np.int16] | None = None
 
 
 class XJoin(TwoWayJoin):
     """Equality joins of any size within a budget."""
 
     name: ClassVar[str] = "xjoin"
+    page_entries: ClassVar[int | None] = None  #: in a page of the catalogue; None: by the budget
 
     def __init__(
         self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
     ) -> None:
         if snapshot is None:
             partitions, cells = _partition_counts(context.budget.total_bytes)
+            fan_out = self.page_entries or _fan_out(context.budget.total_bytes, cells)
         else:
             partitions, cells = snapshot.meta["partitions"], len(snapshot.meta["cells"])
+            fan_out = snapshot.meta["page_entries"]
         self._cells_each = cells // partitions
         self._bits = cells.bit_length() - 1
-        self.cells = [Cell() for _ in range(cells)]
+        self._pages = Pages(context.store, fan_out)
+        self.cells = [Cell(self._pages, part) for part in range(cells)]
         self._catalogue = Reservation(context.budget, "catalogue")
         self._cleaning: Cleaning | None = None
-        self._outer_group: tuple[Run, NDArray[np.int16]] | None = None
+        self._outer: OuterGroup | None = None
         super().__init__(spec, context, snapshot)
 
     @property
@@ -157,7 +108,7 @@ class XJoin(TwoWayJoin):
     # -- arriving ---------------------------------------------------------------------------
 
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self._outer_group = None  # the rows that come need the working memory
+        self._outer = None  # the rows that come need the working memory
         return super().push(side, batch)
 
     def _codes(self, codes: Codes) -> Codes:
@@ -188,19 +139,26 @@ class XJoin(TwoWayJoin):
         dts = self.ctx.clock.tick()
         if memory.range_bytes(low, high) <= self.working_bytes // 4:
             run = merge_runs([own(part) for part in memory.take_range(low, high)])
-            blocks = self._write(side, run, dts)
+            self._write(side, run, dts)
         else:  # merging would need the memory that is being given up
-            parts = memory.take_range(low, high)
-            blocks = sum(self._write(side, part, dts) for part in parts)
+            for part in memory.take_range(low, high):
+                self._write(side, part, dts)
         self._rows_held.shrink(min(before - self._held_bytes(), self._rows_held.nbytes))
-        self._catalogue.grow(blocks * _ENTRY_BYTES)
         for number in cells:
             self.cells[number].rows[side] = 0
             self.cells[number].flushed[side] = dts
+        self._account()
 
-    def _write(self, side: int, run: Run, dts: int) -> int:
-        """Put rows on disk in blocks of one cell each; returns how many."""
-        blocks = 0
+    def _account(self) -> None:
+        """Bring the reservation of the catalogue in line with what it holds."""
+        excess = self._pages.nbytes - self._catalogue.nbytes
+        if excess > 0:
+            self._grow(self._catalogue, excess, "the catalogue of blocks")
+        else:
+            self._catalogue.shrink(-excess)
+
+    def _write(self, side: int, run: Run, dts: int) -> None:
+        """Put rows on disk in blocks of one cell each."""
         step = max(1, self._block_bytes * len(run) // run.nbytes)
         parts = self._part_of(run.codes)
         starts = np.flatnonzero(np.diff(parts, prepend=-1))
@@ -208,12 +166,10 @@ class XJoin(TwoWayJoin):
             number = int(parts[start])
             for begin in range(int(start), int(stop), step):
                 piece = run.slice(begin, min(begin + step, int(stop)))
-                block = self.ctx.store.append(piece, side, FLUSHED, number, dts)
-                self.cells[number].blocks[side].append(block)
-                blocks += 1
+                block = self.ctx.store.append(piece, side, LOGGED, number, dts)
+                self.cells[number].add_block(side, block)
                 self.ctx.counters.flushed_bytes += int(block["length"])
         self.ctx.counters.flushed_rows += len(run)
-        return blocks
 
     def _lowest(self, part: int) -> int:
         """The lowest code of a cell."""
@@ -252,49 +208,38 @@ class XJoin(TwoWayJoin):
             yield "cleanup", self._clean()
 
     def pending(self) -> int:
-        rows = 0
-        for cell in self.cells:
-            for side in SIDES:
-                start = cell.next_reactive(side)
-                if start is not None:
-                    rows += int(cell.blocks[side].entries["rows"][start:].sum())
-            if cell.unclean():
-                for side in SIDES:
-                    entries = cell.blocks[side].entries[cell.joined[side] :]
-                    rows += int(entries["rows"].sum())
-        return rows
+        return sum(cell.pending() for cell in self.cells)
 
     def _react(self, part: int, side: int, index: int) -> Iterator[pa.RecordBatch]:
         """What one flush wrote to a cell meets the other side's rows of it in memory."""
         cell = self.cells[part]
-        entries = cell.blocks[side].entries
-        dts = int(entries[index]["dts"])
         # blocks of one flush share a DTS, so a mark needs all of them
-        for block in entries[index : int(np.searchsorted(entries["dts"], dts, side="right"))]:
-            met = max(dts, cell.met_until(side, block, NEVER))
+        flush = _flush_at(cell.blocks[side], index)
+        dts = int(flush[0]["dts"])
+        met = max(dts, cell.marks[side].latest(dts, before=NEVER))
+        for block in flush:
             run = self.ctx.store.read(block)
             for stored, span in self.memory[1 - side].probe(run.codes, run.codes):
-                yield from self._emitter.match(run, stored, span, side, _arrived_after(stored, met))
+                yield from self._emitter.match(run, stored, span, side, arrived_after(stored, met))
         yield from self._emitter.drain()
-        cell.mark(side, dts, self.ctx.clock.tick())
+        cell.mark(side, flush, index, self.ctx.clock.tick())
+        self._account()
 
     def _next_cleaning(self) -> bool:
         """Make `_cleaning` name a group of outer blocks and an inner block, if any is left."""
         while True:
             if self._cleaning is None:
-                parts = (p for p, known in enumerate(self.cells) if known.unclean())
-                part = next(parts, None)
+                part = self._next_unclean()
                 if part is None:
                     return False
                 known = self.cells[part]
-                target = (len(known.blocks[LEFT]), len(known.blocks[RIGHT]))
-                self._cleaning = Cleaning(part, target, start=known.joined[LEFT])
+                self._cleaning = known.cleaning(part)
                 self._open_group(self._cleaning)
             at = self._cleaning
             inner_end = at.target[RIGHT] if at.outer == LEFT else (self.cells[at.part].joined[LEFT])
             if at.start < at.target[at.outer] and at.inner < inner_end:
                 return True
-            self._outer_group = None
+            self._outer = None
             if at.start < at.target[at.outer] and inner_end:
                 at.start, at.inner = at.stop, 0
                 self._open_group(at)
@@ -303,80 +248,85 @@ class XJoin(TwoWayJoin):
                 at.start = self.cells[at.part].joined[RIGHT]
                 self._open_group(at)
             else:
-                self.cells[at.part].joined[:] = at.target
-                self.cells[at.part].prune_marks()
+                self.cells[at.part].cleaned(at)
+                self._account()
                 self._cleaning = None
+
+    def _next_unclean(self) -> int | None:
+        """The cell to clean up next, if any is left."""
+        return next((p for p, known in enumerate(self.cells) if known.unclean()), None)
 
     def _open_group(self, at: Cleaning) -> None:
         """Let the group hold as many outer blocks as a third of the working memory takes."""
-        lengths = self.cells[at.part].blocks[at.outer].entries["length"]
         room = self.working_bytes // 3
         at.stop = at.start
-        while at.stop < min(at.target[at.outer], at.start + _MAX_GROUP) and (
-            at.stop == at.start or room >= int(lengths[at.stop])
+        for entries in (
+            self.cells[at.part]
+            .blocks[at.outer]
+            .entries(at.start, min(at.target[at.outer], at.start + _MAX_GROUP))
         ):
-            room -= int(lengths[at.stop])
-            at.stop += 1
+            for length in entries["length"]:
+                room -= int(length) + 2 * BLOCK.itemsize  # the entry is held, too
+                if room < 0 and at.stop > at.start:
+                    return
+                at.stop += 1
 
     def _clean(self) -> Iterator[pa.RecordBatch]:
         """The open group of outer blocks meets one inner block."""
         at = self._cleaning
         assert at is not None
         cell = self.cells[at.part]
-        outer_blocks = cell.blocks[at.outer].entries[at.start : at.stop]
-        inner_side = 1 - at.outer
-        inner_block = cell.blocks[inner_side].entries[at.inner]
+        if self._outer is None:
+            blocks = cell.blocks[at.outer].entries(at.start, at.stop)
+            self._outer = OuterGroup(np.concatenate(list(blocks)))
+        outer, inner_side = self._outer, 1 - at.outer
+        inner_block = cell.blocks[inner_side].entry(at.inner)
         at.inner += 1
-        limits = [_unjoined(cell, inner_side, inner_block, block) for block in outer_blocks]
+        limits = [cell.unjoined(inner_side, inner_block, block) for block in outer.blocks]
         if not any(limits):
             return
-        if self._outer_group is None:
-            self._outer_group = _merge_group([self.ctx.store.read(b) for b in outer_blocks])
-        outer, origin = self._outer_group
+        if outer.run is None or outer.origin is None:
+            outer.run, outer.origin = _merge_group([self.ctx.store.read(b) for b in outer.blocks])
         inner = self.ctx.store.read(inner_block)
-        span = outer.probe(inner.codes, inner.codes)
+        span = outer.run.probe(inner.codes, inner.codes)
         if span is not None:
-            keep = _not_yet_joined(inner, inner_block, outer, origin, outer_blocks["dts"], limits)
-            yield from self._emitter.match(inner, outer, span, inner_side, keep)
+            keep = not_yet_joined(
+                inner, inner_block, outer.run, outer.origin, outer.blocks["dts"], limits
+            )
+            yield from self._emitter.match(inner, outer.run, span, inner_side, keep)
         yield from self._emitter.drain()
 
     # -- state ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         resident = self._persist_memory()
-        flushed = [cell.blocks[side].entries for cell in self.cells for side in SIDES]
         meta = {
             "tick": self.ctx.clock.now,
             "cleaning": None if self._cleaning is None else asdict(self._cleaning),
             "partitions": len(self.cells) // self._cells_each,
-            "cells": [
-                {
-                    "arrived": cell.arrived,
-                    "flushed": cell.flushed,
-                    "joined": cell.joined,
-                    "marks": cell.marks,
-                }
-                for cell in self.cells
-            ],
+            "page_entries": self._pages.fan_out,
+            "cells": [cell.facts() for cell in self.cells],
+            "logs": self.ctx.store.log_facts(),
         }
-        blocks = np.concatenate([np.array(resident, dtype=BLOCK), *flushed])
-        return Snapshot(json.loads(json.dumps(meta)), blocks)
+        tails = [tail for cell in self.cells for tail in cell.tails()]
+        blocks = np.concatenate([np.array(resident, dtype=BLOCK), *tails])
+        files = tuple(self.ctx.store.log_files)
+        return Snapshot(json.loads(json.dumps(meta)), blocks, files)
 
     def _restore(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
         self.ctx.clock.now = meta["tick"]
+        self.ctx.store.restore_logs(meta["logs"])
         for cell, facts in zip(self.cells, meta["cells"], strict=True):
-            cell.arrived = list(facts["arrived"])
-            cell.flushed = list(facts["flushed"])
-            cell.joined = list(facts["joined"])
-            for side in SIDES:
-                cell.marks[side][:] = [(dts, tick) for dts, tick in facts["marks"][side]]
+            cell.restore(facts)
         if meta["cleaning"] is not None:
             self._cleaning = Cleaning(**meta["cleaning"])
-        flushed = snapshot.blocks[snapshot.blocks["kind"] == FLUSHED]
-        self._catalogue.grow(_ENTRY_BYTES * len(flushed))
-        for block in flushed:
-            self.cells[int(block["part"])].blocks[int(block["side"])].append(block)
+        paged = snapshot.blocks[snapshot.blocks["kind"] >= LOGGED]
+        lists = [paged[name] for name in ("part", "side", "kind")]
+        starts = np.flatnonzero(np.any([np.diff(x, prepend=-1) != 0 for x in lists], axis=0))
+        for tail in np.split(paged, starts[1:]) if len(paged) else []:
+            self.cells[int(tail[0]["part"])].restore_tail(tail)
+        self._catalogue.grow(self._pages.nbytes)
         for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
             self._restore_run(int(block["side"]), block)
         self._settle()
@@ -403,33 +353,19 @@ class XJoin(TwoWayJoin):
                 counts += np.bincount(self._part_of(run.codes), minlength=len(counts))
             assert counts.tolist() == [cell.rows[side] for cell in self.cells]
         for cell in self.cells:
-            for side in SIDES:
-                blocks = cell.blocks[side].entries
-                assert (np.diff(blocks["dts"]) >= 0).all()
-                assert (blocks["ats_max"] < blocks["dts"]).all()
-                assert cell.joined[side] <= len(blocks)
-                ticks = [tick for _, tick in cell.marks[side]]
-                assert ticks == sorted(ticks)
+            cell.check()
+        assert self._pages.nbytes <= self._catalogue.nbytes
 
 
-def _unjoined(
-    cell: Cell, probing_side: int, probing: np.void, stored: np.void
-) -> tuple[int, int] | None:
-    """What is left to join between two blocks, by their zone maps and the marks.
-
-    Only pairs whose rows (probing, stored) have an ATS above the two numbers may be new. None:
-    no pair is.
-    """
-    if probing["code_max"] < stored["code_min"] or stored["code_max"] < probing["code_min"]:
-        return None
-    probing_dts, stored_dts = int(probing["dts"]), int(stored["dts"])
-    stored_after = cell.met_until(probing_side, probing, before=stored_dts)
-    probing_after = cell.met_until(1 - probing_side, stored, before=probing_dts)
-    if probing["ats_max"] <= probing_after or stored["ats_max"] <= stored_after:
-        return None
-    if probing["ats_max"] < stored_dts and stored["ats_max"] < probing_dts:
-        return None  # every pair of these was in memory together
-    return probing_after, stored_after
+def _flush_at(blocks: Catalogue, index: int) -> Entries:
+    """The blocks from `index` on that share its DTS."""
+    found: list[Entries] = []
+    for entries in blocks.entries(index, len(blocks)):
+        first = found[0] if found else entries
+        found.append(entries[entries["dts"] == first["dts"][0]])
+        if len(found[-1]) < len(entries):
+            break
+    return np.concatenate(found)
 
 
 def _merge_group(runs: list[Run]) -> tuple[Run, NDArray[np.int16]]:
@@ -437,33 +373,6 @@ def _merge_group(runs: list[Run]) -> tuple[Run, NDArray[np.int16]]:
     codes = np.concatenate([run.codes for run in runs])
     origin = np.repeat(np.arange(len(runs), dtype=np.int16), [len(run) for run in runs])
     return merge_runs(runs), origin[np.argsort(codes, kind="stable")]
-
-
-def _arrived_after(stored: Run, tick: int) -> PairFilter:
-    return lambda _, rows: stored.ats[rows] > tick
-
-
-def _not_yet_joined(
-    probing: Run,
-    block: np.void,
-    stored: Run,
-    origin: NDArray[np.int16],
-    stored_dts: NDArray[np.int64],
-    limits: list[tuple[int, int] | None],
-) -> PairFilter:
-    """The rule of the module docstring, for one block against a merged group of blocks."""
-    dts = int(block["dts"])
-    probing_after = np.array([NEVER if limit is None else limit[0] for limit in limits])
-    stored_after = np.array([NEVER if limit is None else limit[1] for limit in limits])
-
-    def keep(probing_rows: Rows, stored_rows: Rows) -> NDArray[np.bool_]:
-        probing_ats, stored_ats = probing.ats[probing_rows], stored.ats[stored_rows]
-        source = origin[stored_rows]
-        together = (probing_ats < stored_dts[source]) & (stored_ats < dts)
-        new = (probing_ats > probing_after[source]) & (stored_ats > stored_after[source])
-        return np.asarray(new & ~together)
-
-    return keep
 
 
 def _partition_counts(total_bytes: int | None) -> tuple[int, int]:
@@ -478,3 +387,12 @@ def _partition_counts(total_bytes: int | None) -> tuple[int, int]:
     flushed_bytes = total_bytes // (4 * partitions)  # about half the budget holds rows
     cells_each = 1 << max(0, min((flushed_bytes // _LEAST_BLOCK_BYTES).bit_length() - 1, 3))
     return partitions, partitions * cells_each
+
+
+def _fan_out(total_bytes: int | None, cells: int) -> int:
+    """How many entries make a page of the catalogue: a power of two."""
+    fewest, enough = _FAN_OUTS
+    if total_bytes is None:
+        return enough
+    share = int(total_bytes * _CATALOGUE_SHARE) // (BLOCK.itemsize * len(SIDES) * cells)
+    return max(fewest, min(1 << share.bit_length() >> 1, enough))

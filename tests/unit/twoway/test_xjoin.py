@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ class Bench:
 
     @property
     def marks(self) -> list[list[tuple[int, int]]]:
-        return [list(marks) for marks in self.operator.cells[self.cell].marks]
+        return [list(marks.recent) for marks in self.operator.cells[self.cell].marks]
 
     @property
     def phases(self) -> dict[str, int]:
@@ -310,7 +311,8 @@ def test_flush_when_it_is_done_then_blocks_hold_the_rows_in_order(tmp_path: Path
     for side, name in enumerate(("left_id", "right_id")):
         ids: list[int] = []
         for part, cell in enumerate(operator.cells):
-            for block in cell.blocks[side].entries:
+            blocks = cell.blocks[side]
+            for block in chain.from_iterable(blocks.entries(0, len(blocks))):
                 run = operator.ctx.store.read(block)
                 assert (operator._part_of(run.codes) == part).all()
                 assert int(block["length"]) <= 2 * operator._block_bytes
@@ -513,7 +515,7 @@ def test_cleanup_when_a_block_is_damaged_then_names_the_file(bench: Bench) -> No
     for side in SIDES:
         bench.arrive(side, 0)
         bench.flush(side)
-    path = bench.directory / bench.operator.ctx.store.files[0]
+    path = bench.directory / bench.operator.ctx.store.log_files[0]
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(data)

@@ -1,0 +1,174 @@
+"""Catalogues of any length in little memory: lists of entries that are paged out as they grow.
+
+An entry is one of `blocks.BLOCK`. The newest entries of a list are in memory; whenever there are
+`fan_out` of them, they go to the store as a page, and an entry for that page is kept in their
+place, one level up. When there are `fan_out` of these, the same happens to them, and so on: a tree
+that grows at its end only, with `fan_out` entries or fewer of each level in memory. So a list of n
+entries takes up `fan_out * log(n)` of them, and a snapshot of it is just as long.
+
+The entry of a page has the ranges of codes and of arrival ticks below it, and the latest departure
+tick; its kind is one above that of the entries in the page. Pages never change.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.kernel.blocks import BLOCK, BlockStore
+
+Entries = NDArray[np.void]
+Mask = Callable[[Entries], NDArray[np.bool_]]
+_KEPT_PAGES = 8  # the way to an entry and back, so that reading on costs a page a page
+
+
+class Pages:
+    """The pages of all lists of one operator, a few of them kept in memory for the next look."""
+
+    def __init__(self, store: BlockStore, fan_out: int) -> None:
+        self.fan_out = fan_out
+        self.tail_bytes = 0  #: of the entries that the lists have in memory
+        self._store = store
+        self._kept: dict[int, Entries] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """What the lists take up in memory, with the pages that may be kept."""
+        kept = _KEPT_PAGES * self.fan_out * BLOCK.itemsize if self.tail_bytes else 0
+        return self.tail_bytes + kept
+
+    def write(self, entries: Entries) -> Entries:
+        """Put entries of one list on disk; returns the entry of the page, as an array of one."""
+        page = entries[:1].copy()
+        page["kind"] += 1
+        page["rows"] = len(entries)
+        for name in ("code_min", "ats_min"):
+            page[name] = entries[name].min()
+        for name in ("code_max", "ats_max", "dts"):
+            page[name] = entries[name].max()
+        page["file"], page["offset"], page["length"], page["crc"] = self._store.append_page(
+            entries.tobytes()
+        )
+        return page
+
+    def read(self, page: np.void) -> Entries:
+        """The entries of a page, to be read only."""
+        address = int(page["offset"])
+        found = self._kept.pop(address, None)
+        if found is None:
+            if len(self._kept) >= _KEPT_PAGES:
+                del self._kept[next(iter(self._kept))]
+            found = np.frombuffer(self._store.read_page(page), dtype=BLOCK)
+        self._kept[address] = found
+        return found
+
+
+class Catalogue:
+    """One list. The entries of a block's page and of the page's page come from the same `Pages`."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._levels: list[Entries] = []  # none of them empty; 0 has the newest entries themselves
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, entry: np.void) -> None:
+        self._count += 1
+        new: Entries = np.empty(1, dtype=BLOCK)
+        new[0] = entry
+        self._pages.tail_bytes += new.nbytes
+        for level, tail in enumerate(self._levels):
+            if len(tail) < self._pages.fan_out:
+                # not np.concatenate, which takes long to compare the types
+                self._levels[level] = longer = np.empty(len(tail) + 1, dtype=BLOCK)
+                longer[:-1], longer[-1:] = tail, new
+                return
+            page = self._pages.write(tail)
+            self._levels[level], new = new, page
+            self._pages.tail_bytes += page.nbytes - tail.nbytes
+        self._levels.append(new)
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._pages.tail_bytes -= sum(tail.nbytes for tail in self._levels)
+        self._levels, self._count = [], 0
+
+    def entry(self, index: int) -> np.void:
+        first, entries = self._leaf(index)
+        found: np.void = entries[index - first]
+        return found
+
+    def entries(self, start: int, stop: int) -> Iterator[Entries]:
+        """The entries `[start, stop)`, page by page."""
+        while start < stop:
+            first, entries = self._leaf(start)
+            yield entries[start - first : stop - first]
+            start = first + len(entries)
+
+    def newest(self, mask: Mask) -> np.void | None:
+        """The newest entry that `mask` selects.
+
+        It has to select a page, too, if it would select an entry below it, and may if not.
+        """
+        for level, tail in enumerate(self._levels):
+            found = self._newest_in(tail, level, mask)
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def last(self) -> np.void | None:
+        return self._levels[0][-1] if self._levels else None
+
+    # -- snapshots --------------------------------------------------------------------------
+
+    @property
+    def tails(self) -> list[Entries]:
+        """The entries in memory, level by level: all that a snapshot needs to have."""
+        return self._levels
+
+    def restore_tail(self, entries: Entries) -> None:
+        """Bring the entries of the next level back."""
+        self._count += len(entries) * self._pages.fan_out ** len(self._levels)
+        self._levels.append(entries.copy())
+        self._pages.tail_bytes += entries.nbytes
+
+    def check(self) -> None:
+        fan_out, count = self._pages.fan_out, 0
+        for level, tail in enumerate(self._levels):
+            assert 0 < len(tail) <= fan_out
+            assert (tail["kind"] == self._levels[0]["kind"][0] + level).all()
+            assert level == 0 or (tail["rows"] == fan_out).all()
+            count += len(tail) * fan_out**level
+        assert count == self._count
+
+    # -- the tree ---------------------------------------------------------------------------
+
+    def _leaf(self, index: int) -> tuple[int, Entries]:
+        """The page that has this entry, and the number of its first."""
+        if not 0 <= index < self._count:
+            raise IndexError(f"entry {index} of {self._count}")
+        first = 0
+        for level in reversed(range(len(self._levels))):
+            entries = self._levels[level]
+            span = self._pages.fan_out**level
+            if index < first + span * len(entries):
+                break
+            first += span * len(entries)
+        for _ in range(level):
+            at = (index - first) // span
+            entries = self._pages.read(entries[at])
+            first += at * span
+            span //= self._pages.fan_out
+        return first, entries
+
+    def _newest_in(self, entries: Entries, level: int, mask: Mask) -> np.void | None:
+        for at in reversed(np.flatnonzero(mask(entries))):
+            if not level:
+                return entries[at]  # type: ignore[no-any-return]
+            found = self._newest_in(self._pages.read(entries[at]), level - 1, mask)
+            if found is not None:
+                return found
+        return None

@@ -1,0 +1,401 @@
+"""DINER: a symmetric join that keeps the rows in memory that are likeliest to produce results.
+
+Source: Bornea, Vassalos, Kotidis and Deligiannakis, "Adaptive Join Operators for Result Rate
+Optimization on Streaming Inputs", sections 3 and 5. Equality and bands.
+
+Vocabulary. Each relation's rows in memory fall into a lower, a middle and an upper region of codes
+(`diner_regions`), in an index with a join bit for each row (`diner_index`). What is flushed makes
+blocks in code order, numbered by their flush; which of them have met is kept in `diner_blocks`, and
+they are joined in `diner_joins`. ATS and DTS are ticks of the logical clock.
+
+Arriving phase (Algorithms 1 and 3). A row is joined with the other side's rows in memory, sets the
+join bits of all concerned, is counted in its region, and stored. Rows come in slices of at most a
+block, and room for a slice is made before it is joined.
+
+Flushing (Algorithm 2). The victim is the relation with more rows in memory, and of it the region
+with the least results for its rows; on a tie the upper one, then the lower one. Its outermost rows
+make up a block, and its bound moves so that it holds about a block again. In the middle region a
+clock hand goes round and takes the rows whose bit is not set, clearing the bits of the others. The
+first flush takes from all rows as if they were middle, and sets both bounds. A region that cannot
+fill the block is followed by the one with the next least benefit. (The text says "second highest",
+which would spare exactly the region that the policy is after; the order of Algorithm 2 is meant.)
+
+An input that has ended (footnote 1). Rows of the other one meet nobody who is still to come, so
+they are flushed first, and blocks of the input that has ended are loaded back, the newest first, to
+be met by what arrives. Such rows are a second copy: they go without being written.
+
+Reactive phase (Algorithm 4), while the inputs are silent: blocks meet blocks. It is left after any
+inner block, when the fuel is spent or more than `max_new_arrivals` rows wait (`waiting`).
+
+Cleanup, when both inputs have ended: rows in memory that have blocks to meet are written as blocks,
+and all blocks that have not met do. By default this goes by ranges of codes (`Sweep`) where that
+reads less than ReactiveNL with all of the memory, which is what `diner-paper` does; and the rows
+written stay in memory as loaded ones, for inputs that re-open: a silent stream ends only as far as
+is known. Once begun, a sweep is carried on in later polls, also when an input has re-opened, and
+left after any block.
+
+Each pair once: see `diner_blocks`.
+
+Worked example. a arrives at tick 1 and is flushed at 2; b arrives at 3 and is flushed at 4. Their
+intervals [1, 2) and [3, 4) do not overlap, so ReactiveNL emits the pair when their blocks meet. Had
+a's block been loaded back at tick 2, b would have found a on arrival, and 2 < 3 <= until leaves the
+pair out later.
+
+A snapshot keeps bounds, counters and the hand, but not the join bits: none is set at first, and
+rows in the middle region have to earn them anew.
+
+Degenerate cases. One single key value: the lower region holds everything and is flushed a block at
+a time. A budget near the minimum: blocks of a few rows. Keys that are hashed have regions of
+hashes, which say little, and the join bits do what can be done.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.kernel.blocks import BLOCK, FLUSHED, NEVER, RESIDENT
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
+from dovetail.kernel.runs import Run, merge_runs
+from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
+from dovetail.twoway.diner_blocks import Load, Rectangle, Sweep
+from dovetail.twoway.diner_index import MarkedRuns
+from dovetail.twoway.diner_joins import BlockJoins, DinerOptions
+from dovetail.twoway.diner_loads import LoadedRows
+from dovetail.twoway.diner_regions import LEAST, LOWER, MIDDLE, MOST, UPPER, Regions
+from dovetail.twoway.diner_sweep import SORTED, Sweeper
+
+_PAPER_BLOCK_BYTES = 10 << 10
+_LEAST_PIECE_BYTES, _BLOCKS_IN_PIECE = 256 << 10, 8  # copied faster than looked after
+_BLOCKS_IN_BUDGET = 200  # as in the paper: 10 KB of 10,000 rows of 200 bytes
+
+
+class Diner(TwoWayJoin):
+    """Equality and band joins of any size within a budget."""
+
+    name: ClassVar[str] = "diner"
+    joins_bands: ClassVar[bool] = True
+    default_options: ClassVar[DinerOptions] = DinerOptions()
+
+    def __init__(
+        self,
+        spec: TwoWaySpec,
+        context: Context,
+        snapshot: Snapshot | None = None,
+        options: DinerOptions | None = None,
+    ) -> None:
+        super().__init__(spec, context)
+        self.options = options or self.default_options
+        self.block_bytes = self._choose_block_bytes()
+        self._slice_bytes = min(self._slice_bytes, self.block_bytes)
+        self._group_bytes = self.working_bytes // 4
+        merge_bytes = (1 << 62) if context.budget.total_bytes is None else self._group_bytes
+        piece_bytes = max(_LEAST_PIECE_BYTES, _BLOCKS_IN_PIECE * self.block_bytes)
+        self.index = (MarkedRuns(merge_bytes, piece_bytes), MarkedRuns(merge_bytes, piece_bytes))
+        self.memory = self.index
+        self.regions = (Regions(), Regions())
+        self.joins = BlockJoins(
+            context, spec.codec, self._emitter, self._group_bytes, self.options,
+            self._make_room_for_outer,
+        )  # fmt: skip
+        self.sweeper = Sweeper(context, self.joins, self.block_bytes, self.options)
+        self.loaded = LoadedRows(context, self.index, self._group_bytes)
+        #: How many rows wait in the input buffer, if the owner can tell.
+        self.waiting: Callable[[], int] = lambda: 0
+        self._favoured: int | None = None
+        self._looping = False  # Cleanup is going on as a nested loop
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def _choose_block_bytes(self) -> int:
+        total, most = self.ctx.budget.total_bytes, self.working_bytes // 6
+        if self.options.block_bytes is not None:
+            return min(self.options.block_bytes, most)
+        if total is None:
+            return most
+        return min(max(_PAPER_BLOCK_BYTES, total // _BLOCKS_IN_BUDGET), most)
+
+    # -- arriving ---------------------------------------------------------------------------
+
+    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._put_down()  # the rows that come need the memory
+        self._looping = False
+        if self._favoured == side:
+            self._favoured = None
+        if batch.num_rows and self.ended[1 - side] and self.options.load_ended:
+            self.ended[side] = False
+            self._favour(1 - side, 2 * batch.nbytes)
+        yield from super().push(side, batch)
+
+    def _inserted(self, side: int, run: Run) -> None:
+        found = self.index[1 - side].take_found()
+        self.regions[side].arrived(run.codes, found)
+        self.regions[1 - side].probed(run.codes, found)
+        self.index[side].mark_next(found > 0)
+
+    # -- flushing ---------------------------------------------------------------------------
+
+    def _make_room(self) -> bool:
+        ended = self._only_ended()
+        useless = None if ended is None or not len(self.index[1 - ended]) else 1 - ended
+        if useless is not None and self.index[useless].nbytes >= self.block_bytes:
+            self._flush_lowest(useless)
+        elif not self.loaded.give_up():
+            if not any(map(len, self.index)):
+                return False
+            if useless is not None:
+                self._flush_lowest(useless)
+            else:
+                self._flush(max(SIDES, key=lambda side: len(self.index[side])))
+        return True
+
+    def _only_ended(self) -> int | None:
+        """The side that has ended while the other goes on."""
+        if not self.options.load_ended or self.ended[LEFT] == self.ended[RIGHT]:
+            return None
+        return LEFT if self.ended[LEFT] else RIGHT
+
+    def _flush(self, side: int) -> None:
+        """Algorithm 2, for the victim that is given."""
+        index, regions = self.index[side], self.regions[side]
+        count = self._rows_of(side, self.block_bytes)
+        first = regions.lower is None
+        parts: list[Run] = []
+        taken: list[int] = []
+        for region in regions.victims():
+            if count <= 0:
+                break
+            low, high = regions.reach(region)
+            if region == MIDDLE:
+                some = self._turn_hand(side, count)
+            elif region == LOWER:
+                some = index.take_lowest(count, low, high)
+            else:
+                some = index.take_highest(count, low, high)
+            parts += some
+            count -= sum(map(len, some))
+            taken.append(region)
+        self._write(side, [merge_runs(parts)])
+        self._move_bounds(side, taken, first)
+
+    def _move_bounds(self, side: int, taken: list[int], first: bool) -> None:
+        """Let the regions that were flushed from hold about a block again."""
+        index, regions = self.index[side], self.regions[side]
+        if len(index):
+            count = self._rows_of(side, self.block_bytes)
+            if first:
+                regions.set_bounds(index.nth_lowest(count), index.nth_highest(count))
+            if not first and LOWER in taken:
+                regions.set_lower(index.nth_lowest(count))
+            if not first and UPPER in taken:
+                regions.set_upper(index.nth_highest(count))
+        self._count_regions(side)
+
+    def _count_regions(self, side: int) -> None:
+        regions, index = self.regions[side], self.index[side]
+        if regions.lower is None or regions.upper is None:
+            regions.rows = [0, len(index), 0]
+        else:
+            regions.rows = index.count_regions(regions.lower, regions.upper)
+
+    def _turn_hand(self, side: int, count: int) -> list[Run]:
+        """Take rows out of the middle region by the clock algorithm."""
+        index, regions = self.index[side], self.regions[side]
+        low, high = regions.reach(MIDDLE)
+        if regions.hand is None:
+            regions.hand = self._random_code(side, low, high)
+        hand = min(max(regions.hand, low), high)
+        parts: list[Run] = []
+        # a first round may only clear bits; the second then finds none set
+        for begin, end in ((hand, high), (low, hand - 1)) * 2:
+            some, reached = index.take_unset(count, begin, end)
+            parts += some
+            count -= sum(map(len, some))
+            if reached is not None:
+                regions.hand = reached
+                break
+        return parts
+
+    def _random_code(self, side: int, low: int, high: int) -> int:
+        """The code of a random row of the region."""
+        position = int(self.ctx.rng.integers(self.index[side].count(low, high)))
+        for run, (start, stop) in self.index[side].spans(low, high):
+            if position < stop - start:
+                return int(run.codes[start + position])
+            position -= stop - start
+        raise AssertionError("the region has fewer rows than were counted")
+
+    def _flush_lowest(self, side: int) -> None:
+        """Flush a block of rows that are of no use in memory; any will do."""
+        count = self._rows_of(side, self.block_bytes)
+        self._write(side, [merge_runs(self.index[side].take_lowest(count, LEAST, MOST))])
+        self._count_regions(side)
+
+    def _rows_of(self, side: int, nbytes: int) -> int:
+        """About how many rows of a side take up so many bytes."""
+        index = self.index[side]
+        return max(1, nbytes * len(index) // max(1, index.nbytes))
+
+    def _write(self, side: int, blocks: list[Run]) -> None:
+        """Put rows that were taken out of memory on disk, all with the same DTS."""
+        dts = self.ctx.clock.tick()
+        self._rows_held.shrink(max(0, self._rows_held.nbytes - self._held_bytes()))
+        written = [self.ctx.store.append(run, side, FLUSHED, dts=dts) for run in blocks]
+        self.joins.add(written)
+        self.ctx.counters.flushed_bytes += sum(int(block["length"]) for block in written)
+        self.ctx.counters.flushed_rows += sum(map(len, blocks))
+        self.regions[side].flushed = True
+
+    def _set_down(self, side: int, keep: bool) -> None:
+        """Write the lowest rows of a side as blocks; keep them in memory as loaded, if asked."""
+        count = self._rows_of(side, self._group_bytes)
+        run = merge_runs(self.index[side].take_lowest(count, LEAST, MOST))
+        step = max(1, self.block_bytes * len(run) // run.nbytes)
+        first = len(self.joins.blocks[side])
+        self._write(side, [run.slice(at, at + step) for at in range(0, len(run), step)])
+        self._count_regions(side)
+        if keep:
+            stop = len(self.joins.blocks[side])
+            load = self.loaded.keep(side, first, stop, run)
+            self.joins.loads += [] if load is None else [load]
+
+    def _favour(self, ended: int, spare_bytes: int) -> None:
+        """Give the memory to the input that has ended, but for the bytes to be spared."""
+        blocks = self.joins.blocks[ended]
+        if self._favoured == ended or not len(blocks):
+            return
+        self._favoured = ended
+        while len(self.index[1 - ended]):
+            self._set_down(1 - ended, keep=False)
+        while self.loaded.give_up(1 - ended):
+            pass
+        spare_bytes += 2 * self.block_bytes + self._slice_bytes
+        self.joins.loads += self.loaded.load(ended, blocks.entries, spare_bytes)
+
+    # -- deferred work ----------------------------------------------------------------------
+
+    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
+        for phase, work in self._deferred():
+            counters = self.ctx.counters
+            before = counters.bytes_read + counters.flushed_bytes
+            for out in work:
+                fuel -= out.num_rows
+                counters.emit(phase, out.num_rows)
+                yield out
+            # reading a row costs too
+            fuel -= 1 + (counters.bytes_read + counters.flushed_bytes - before) // 64
+            if fuel <= 0 or self.waiting() > self.options.max_new_arrivals:
+                self._status = Status.MORE
+                return
+        self._put_down()
+        self._status = self._resting()
+
+    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+        """What there is to do, in order; each piece is to be done before the next is asked for."""
+        while True:
+            phase = "cleanup" if all(self.ended) else "reactive"
+            side = self._side_to_set_down() if all(self.ended) else None
+            if self.sweeper.state is not None:
+                yield phase, self.sweeper.step()
+            elif side is not None:
+                self._set_down(side, keep=self.options.cleanup != "loop")
+                yield phase, iter(())
+            elif not self.joins.rectangle.advance(self.joins.sizes):
+                self._looping = False
+                self.joins.forget_loads([self._oldest(side) for side in SIDES])
+                return
+            elif all(self.ended) and not self._looping:
+                self._put_down()
+                self._looping = not self.sweeper.begin()
+            else:
+                most = sum(self.joins.sizes) if all(self.ended) else self.options.max_outer_blocks
+                yield phase, self.joins.react(most)
+
+    def _make_room_for_outer(self) -> bool:
+        """Line 13 of Algorithm 4. In Cleanup, what is still in memory has nothing left to meet."""
+        return self.loaded.give_up() if all(self.ended) else self._make_room()
+
+    def _put_down(self) -> None:
+        self.joins.put_down()
+        self.sweeper.put_down()
+
+    def _side_to_set_down(self) -> int | None:
+        """A side with rows in memory that have not met all of the other side's blocks."""
+        return next((side for side in SIDES if self._has_unmet(side)), None)
+
+    def _has_unmet(self, side: int) -> bool:
+        runs, entries = self.index[side].runs, self.joins.blocks[1 - side].entries
+        if not runs or not len(entries):
+            return False
+        first = min(int(run.ats.min()) for run in runs)
+        last = max(int(run.ats.max()) for run in runs)
+        missed = entries["dts"] < last  # flushed before some of the rows came
+        for met in self.loaded.met_by_all_since(1 - side, first):
+            missed[met] = False
+        return bool(missed.any())
+
+    def _oldest(self, side: int) -> int:
+        return min((int(run.ats.min()) for run in self.index[side].runs), default=NEVER)
+
+    def pending(self) -> int:
+        rows = sum(len(self.index[side]) for side in SIDES if self._has_unmet(side))
+        return rows + self.joins.unmet_rows()
+
+    # -- state ------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        now = self.ctx.clock.now
+        resident = np.array(self._persist_memory(), dtype=BLOCK)
+        sweep = self.sweeper.state
+        loads = [asdict(load) for load in self.joins.loads]
+        meta = {
+            "tick": now,
+            "regions": [regions.facts() for regions in self.regions],
+            "rectangle": asdict(self.joins.rectangle),
+            "sweep": None if sweep is None else sweep.facts(),
+            # whoever goes on from here has to load again
+            "loads": [load | {"until": min(load["until"], now)} for load in loads],
+        }
+        lists = (*self.joins.blocks, *self.sweeper.sorter.blocks)
+        return Snapshot(meta, np.concatenate([resident, *(blocks.entries for blocks in lists)]))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        meta = copy.deepcopy(snapshot.meta)  # someone may restore from it again
+        self.ctx.clock.now = meta["tick"]
+        for side in SIDES:
+            for name, value in meta["regions"][side].items():
+                setattr(self.regions[side], name, value)
+        self.joins.rectangle = Rectangle(**meta["rectangle"])
+        self.joins.loads = [Load(**load) for load in meta["loads"]]
+        flushed = snapshot.blocks[snapshot.blocks["kind"] == FLUSHED]
+        self.joins.add(flushed[flushed["part"] != SORTED])
+        if meta["sweep"] is not None:
+            self.sweeper.restore(Sweep.restored(meta["sweep"]), flushed[flushed["part"] == SORTED])
+        for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
+            self.index[int(block["side"])].restore(self.ctx.store.read(block))
+        for side in SIDES:
+            self._count_regions(side)
+        self._settle()
+
+    def check(self) -> None:
+        super().check()
+        self.loaded.check()
+        self.joins.rectangle.check(self.joins.sizes)
+        for side in SIDES:
+            self.regions[side].check()
+            counted = list(self.regions[side].rows)
+            self._count_regions(side)
+            assert counted == self.regions[side].rows, "the regions' rows are miscounted"
+            blocks = self.joins.blocks[side].entries
+            assert (np.diff(blocks["dts"]) >= 0).all()
+            assert (blocks["ats_max"] < blocks["dts"]).all()
+
+
+class PaperDiner(Diner):
+    """DINER as the paper has it, without what was added."""
+
+    name: ClassVar[str] = "diner-paper"
+    default_options: ClassVar[DinerOptions] = DinerOptions(zone_maps=False, cleanup="loop")

@@ -1,0 +1,217 @@
+"""DINER's work on disk: blocks are read and joined, in ReactiveNL one inner block at a time.
+
+`diner_blocks` has the rules and the bookkeeping. Whoever asks for a step drains it, and may then
+leave for as long as it likes: `put_down` gives the outer blocks in memory back, and the next step
+reads them again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.errors import ArgumentError
+from dovetail.kernel.blocks import BLOCK, BlockList
+from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.matching import Emitter
+from dovetail.kernel.memory import Reservation
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
+from dovetail.kernel.runs import Rows, Run
+from dovetail.twoway.diner_blocks import Done, Load, Part, Rectangle, ZoneMaps, label, new_pairs
+
+#: A catalogue entry, and the spare room that a growing list keeps.
+ENTRY_BYTES = 5 * BLOCK.itemsize // 4
+
+
+@dataclass(frozen=True)
+class DinerOptions:
+    """What may be set; the defaults are the paper's (section 5) where it has any."""
+
+    #: bytes of a flushed block; None: the paper's 10 KB, and more where the budget is large
+    block_bytes: int | None = None
+    max_outer_blocks: int = 19  #: MaxOuterMem: outer blocks in memory in the Reactive phase
+    max_new_arrivals: int = 1000  #: MaxNewArr: waiting rows that end the Reactive phase
+    load_ended: bool = True  #: footnote 1: once an input has ended, its blocks are loaded back
+    #: beyond the paper: leave out pairs of blocks that cannot make a new pair
+    zone_maps: bool = True
+    #: how blocks meet in Cleanup. "loop": as in the paper. Beyond it, "sweep": by ranges of codes;
+    #: "sort": the same after sorting them; "cheapest": what the zone maps say reads least
+    cleanup: Literal["cheapest", "sweep", "sort", "loop"] = "cheapest"
+
+    def __post_init__(self) -> None:
+        least = {"block_bytes": 1, "max_outer_blocks": 1, "max_new_arrivals": 0}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise ArgumentError(f"{name}={value!r} of DINER has to be at least {lowest}")
+
+
+@dataclass
+class Chunk:
+    """The outer blocks that are being joined, and the inner blocks that they have yet to meet.
+
+    `parts` is None if the blocks do not fit into memory together: they are then read each time.
+    """
+
+    parts: list[Part] | None
+    inner: list[int]  #: block numbers, the next one last
+
+
+class OuterRoom:
+    """The memory for outer blocks: a share of the working memory, and what else can be had."""
+
+    def __init__(self, context: Context, least_bytes: int, make_room: Callable[[], bool]) -> None:
+        self._budget = context.budget
+        self.least_bytes = least_bytes
+        self.make_room = make_room
+        self._held = Reservation(context.budget, "outer")
+
+    @property
+    def nbytes(self) -> int:
+        return self.least_bytes + self._held.nbytes
+
+    def ask(self, nbytes: int) -> int:
+        """Have room for so many bytes, or for as many as there can be; returns how many."""
+        self.give_back()
+        excess = nbytes - self.least_bytes
+        if excess > 0:
+            while not self._held.try_grow(excess):
+                if not self.make_room():
+                    free = (self._budget.total_bytes or 0) - self._budget.used_bytes
+                    self._held.try_grow(max(0, min(excess, free - self.least_bytes // 8)))
+                    break
+        return self.nbytes
+
+    def fit(self, lengths: Rows) -> int:
+        """How many blocks of these lengths there can be room for, one at least."""
+        ends = np.cumsum(lengths)
+        return max(1, int(np.searchsorted(ends, self.ask(int(ends[-1])), side="right")))
+
+    def give_back(self) -> None:
+        self._held.resize(0)
+
+
+class BlockJoins:
+    """The blocks of both sides, how far they have been joined, and ReactiveNL."""
+
+    def __init__(
+        self, context: Context, codec: KeyCodec, emitter: Emitter, part_bytes: int,
+        options: DinerOptions, make_room: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._ctx = context
+        self._codec = codec
+        self._emitter = emitter
+        self._part_bytes = part_bytes  # merging a part takes as much again
+        self._options = options
+        self.zones = ZoneMaps(codec)
+        self.room = OuterRoom(context, part_bytes, make_room)
+        self._catalogue = Reservation(context.budget, "catalogue")
+        self.blocks = (BlockList(), BlockList())  # in the order of their DTS
+        self.loads: list[Load] = []
+        self.rectangle = Rectangle()
+        self._chunk: Chunk | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return len(self.blocks[LEFT]), len(self.blocks[RIGHT])
+
+    def add(self, blocks: Sequence[np.void]) -> None:
+        """Blocks that have been flushed, or were."""
+        self._catalogue.grow(ENTRY_BYTES * len(blocks))
+        for block in blocks:
+            self.blocks[int(block["side"])].append(block)
+
+    def unmet_rows(self) -> int:
+        """The rows in blocks that have not met all of the other side's; 0 if all have."""
+        if not all(self.sizes):
+            return 0
+        joined = self.rectangle.joined
+        return sum(int(self.blocks[s].entries["rows"][joined[s] :].sum()) for s in SIDES)
+
+    def put_down(self) -> None:
+        """Give the outer blocks in memory back; nothing else is lost."""
+        self._chunk = None
+        self.room.give_back()
+
+    def read(self, side: int, number: int) -> Run:
+        """A block, labelled."""
+        return label(self._ctx.store.read(self.blocks[side].entries[number]), number)
+
+    def parts(self, side: int, runs: Iterable[Run]) -> Iterator[Part]:
+        """Labelled runs of a side, merged into parts that can be merged in working memory."""
+        dts = self.blocks[side].entries["dts"]
+        held: list[Run] = []
+        nbytes = 0
+        for run in runs:
+            if held and nbytes + run.nbytes > self._part_bytes:
+                yield Part(held, dts)
+                held, nbytes = [], 0
+            held.append(run)
+            nbytes += run.nbytes
+        if held:
+            yield Part(held, dts)
+
+    def join(
+        self, side: int, block: Run, outer: Iterable[Part], done: Sequence[Done] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """An inner block of this side, labelled, meets outer rows; not where that is done."""
+        inner = Part([block], self.blocks[side].entries["dts"])
+        low, high = self._codec.candidates(block.codes)
+        for part in outer:
+            span = part.run.probe(low, high)
+            if span is not None:
+                keep = new_pairs(inner, part, side, self.loads, done)
+                yield from self._emitter.match(block, part.run, span, side, keep)
+        yield from self._emitter.drain()
+
+    # -- ReactiveNL -------------------------------------------------------------------------
+
+    def react(self, most: int) -> Iterator[pa.RecordBatch]:
+        """The open chunk of at most `most` outer blocks meets one inner block.
+
+        Only after `rectangle.advance`.
+        """
+        rectangle = self.rectangle
+        if self._chunk is None:
+            start = rectangle.joined[rectangle.outer]
+            if not rectangle.current_inner:
+                lengths = self.blocks[rectangle.outer].entries["length"]
+                rectangle.chunk = self.room.fit(lengths[start : start + most])
+            self._chunk = self._open_chunk(start, start + rectangle.chunk)
+        number = rectangle.joined[rectangle.inner] - 1
+        if self._chunk.inner:
+            number = self._chunk.inner.pop()
+            parts = self._chunk.parts or self._chunk_parts()
+            block = self.read(rectangle.inner, number)
+            yield from self.join(rectangle.inner, block, parts)
+        rectangle.met(number)
+        if not rectangle.chunk:
+            self.put_down()
+
+    def _open_chunk(self, start: int, stop: int) -> Chunk:
+        rectangle = self.rectangle
+        outer = self.blocks[rectangle.outer].entries[start:stop]
+        inner = self.blocks[rectangle.inner].entries[: rectangle.joined[rectangle.inner]]
+        numbers = np.arange(rectangle.current_inner, len(inner))
+        if self._options.zone_maps:
+            numbers = numbers[self.zones.may_meet(outer, inner[rectangle.current_inner :])]
+        nbytes = int(outer["length"].sum())
+        there = len(numbers) and self.room.ask(nbytes) >= nbytes
+        return Chunk(list(self._chunk_parts()) if there else None, numbers[::-1].tolist())
+
+    def _chunk_parts(self) -> Iterator[Part]:
+        side, start = self.rectangle.outer, self.rectangle.joined[self.rectangle.outer]
+        numbers = range(start, start + self.rectangle.chunk)
+        return self.parts(side, (self.read(side, number) for number in numbers))
+
+    # -- loads ------------------------------------------------------------------------------
+
+    def forget_loads(self, oldest: list[int]) -> None:
+        """Drop what is known of loads that concern no row outside the finished rectangle.
+
+        `oldest` is, for each side, the least ATS of its rows in memory.
+        """
+        if all(self.rectangle.joined[side] == self.sizes[side] for side in SIDES):
+            self.loads[:] = [load for load in self.loads if load.until >= oldest[1 - load.side]]

@@ -1,0 +1,109 @@
+"""Catalogues that page themselves out, against a plain list."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dovetail.errors import StateCorruptError
+from dovetail.kernel.blocks import BLOCK, LOGGED, BlockStore
+from dovetail.kernel.catalogue import Catalogue, Pages
+
+SCHEMA = pa.schema([("k", pa.int64())])
+
+
+def entry(number: int, dts: int | None = None) -> np.void:
+    made = np.zeros(1, dtype=BLOCK)
+    made["kind"], made["part"], made["offset"] = LOGGED, 7, number
+    made["ats_min"] = made["ats_max"] = number
+    made["dts"] = number if dts is None else dts
+    return made[0]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[BlockStore]:
+    store = BlockStore(tmp_path, (SCHEMA,), "one")
+    yield store
+    store.close()
+
+
+def numbers(catalogue: Catalogue, start: int, stop: int) -> list[int]:
+    return [int(n) for part in catalogue.entries(start, stop) for n in part["offset"]]
+
+
+@pytest.mark.parametrize("fan_out", [2, 3, 16])
+def test_catalogue_when_it_grows_then_has_every_entry_and_little_of_it_in_memory(
+    store: BlockStore, fan_out: int
+) -> None:
+    pages = Pages(store, fan_out)
+    catalogue = Catalogue(pages)
+    for count in range(1, 400):
+        catalogue.append(entry(count - 1))
+        catalogue.check()
+        assert len(catalogue) == count
+        held = sum(len(tail) for tail in catalogue.tails)
+        assert held * BLOCK.itemsize == pages.tail_bytes
+        assert held <= fan_out * (2 + np.log(count) / np.log(fan_out))
+        for index in {0, count // 3, count // 2, count - 1}:
+            assert int(catalogue.entry(index)["offset"]) == index
+    assert len(catalogue.tails) > 1, "nothing was paged out"
+    for start, stop in [(0, 399), (5, 5), (17, 300), (398, 399)]:
+        assert numbers(catalogue, start, stop) == list(range(start, stop))
+    with pytest.raises(IndexError, match="entry 399 of 399"):
+        catalogue.entry(399)
+
+
+def test_catalogue_when_restored_after_any_entry_then_goes_on(store: BlockStore) -> None:
+    catalogue = Catalogue(Pages(store, 2))
+    for number in range(100):
+        catalogue.append(entry(number))
+        saved = [tail.copy() for tail in catalogue.tails]
+        pages = Pages(store, 2)
+        catalogue = Catalogue(pages)
+        for tail in saved:
+            catalogue.restore_tail(tail)
+        catalogue.check()
+        assert pages.tail_bytes == sum(tail.nbytes for tail in saved)
+        assert numbers(catalogue, 0, number + 1) == list(range(number + 1))
+
+
+def test_newest_when_entries_are_in_pages_then_finds_what_a_scan_finds(store: BlockStore) -> None:
+    rng = np.random.default_rng(3)
+    ticks = rng.integers(0, 50, 200)
+    catalogue = Catalogue(Pages(store, 3))
+    for number, dts in enumerate(ticks):
+        catalogue.append(entry(number, int(dts)))
+    found = 0
+    for _ in range(200):
+        least, before = int(rng.integers(0, 60)), int(rng.integers(0, 220))
+        wanted = np.flatnonzero((ticks >= least) & (np.arange(200) < before))
+        got = catalogue.newest(lambda m: (m["dts"] >= least) & (m["ats_min"] < before))  # noqa: B023
+        assert (got is None) == (not len(wanted))
+        if got is not None:
+            found += 1
+            assert int(got["offset"]) == wanted[-1]
+    assert 50 < found < 200
+
+
+def test_catalogue_when_cleared_then_is_empty_and_holds_nothing(store: BlockStore) -> None:
+    pages = Pages(store, 2)
+    catalogue = Catalogue(pages)
+    for number in range(20):
+        catalogue.append(entry(number))
+    catalogue.clear()
+    assert (len(catalogue), pages.nbytes, catalogue.last) == (0, 0, None)
+    catalogue.append(entry(5))
+    assert numbers(catalogue, 0, 1) == [5]
+
+
+def test_page_when_damaged_then_names_the_file(store: BlockStore) -> None:
+    catalogue = Catalogue(Pages(store, 2))
+    for number in range(9):
+        catalogue.append(entry(number))
+    store.sync()
+    path = store.directory / "one-catalogue.bin"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(StateCorruptError, match=path.name):
+        list(catalogue.entries(0, 9))

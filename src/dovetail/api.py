@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from dovetail.costs.explain import Explanation
+    from dovetail.semistream.overload import Shedding
     from dovetail.spark.metrics import Progress
 
 
@@ -73,6 +74,9 @@ def enrich(
     columns: Sequence[str] | None = None,
     ordered: bool = False,
     refresh: "str | dt.timedelta | None" = None,
+    shed: "str | Shedding | None" = None,
+    shed_to: str | Path | None = None,
+    latency: "str | float | dt.timedelta | None" = None,
     partitions: int | None = None,
     slice_ms: int = 250,
     name: str = "enrich",
@@ -83,7 +87,10 @@ def enrich(
     stream is joined with that copy inside the memory budget, exactly once across crashes and
     restarts. The same call takes a batch DataFrame in place of the stream.
 
-    table: a batch DataFrame, the path of Parquet files, or the name of a table.
+    table: a batch DataFrame, the path of Parquet files, or the name of a table. Or an Iceberg or
+        Delta table, read at its newest snapshot: the path of its folder, of an Iceberg metadata
+        file, or a name `catalog.namespace.table` that pyiceberg is configured for. These need
+        `pip install "dovetail[iceberg]"` or `"dovetail[delta]"`, on driver and workers.
     on: a column name, a list of names, or pairs `("stream_column", "table_column")`. A name used
         on both sides appears once in the output.
     how: `"inner"`, `"left"` (rows without a match have nulls), `"semi"` (rows with a match) or
@@ -92,13 +99,24 @@ def enrich(
     memory: the whole budget over all partitions, `"64MB"` or bytes; None is unbounded.
     state: the directory of the staged table and the state, beside the query's checkpoint and
         reachable from every executor.
-    algorithm: `"auto"`, `"seek"` (reads the pages that are needed, with a cache),
+    algorithm: `"auto"` (by the cost models, once for a state directory; `explain_enrich` says
+        which and why), `"seek"` (reads the pages that are needed, with a cache),
         `"seek-uncached"`, `"ssbj"`, `"ameshjoin"`, `"meshjoin"` (cyclic scans) or `"inl"`.
     columns: the table's columns to add; default: all of them.
     ordered: emit results in the order in which the rows reached their partition.
     refresh: how often to look whether the table has changed, `"5 minutes"`; a changed one is staged
         anew, and rows that come then are joined with it. Needs a path or name as `table`. Without
         it, `dovetail.refresh(state)` does the same when it is called.
+    shed: what to keep while rows come faster than they are served; all others are left out, and
+        counted. `"keep"` the first, `"sample"` some by chance, `"topw"` those with the most
+        results, `"cluster"` by chance, the more results the more likely. Default: keep all of
+        them, and fall behind. Both rates are measured. A source that hands out batches of one
+        size (`maxFilesPerTrigger`) does not outrun it: what is left waits at the source.
+    shed_to: a directory for the rows left out, as Parquet files with the stream's columns, each
+        row once: run them through `enrich` as a batch when there is time.
+    latency: how long a row may wait until it is settled, `"5 seconds"`; a bare number is seconds.
+        An error if the machine is predicted not to be able to. `progress(state).longest_wait` tells
+        how long it was.
     partitions, slice_ms, name: as for `join`.
 
     >>> enriched = dovetail.enrich(
@@ -108,8 +126,9 @@ def enrich(
     from dovetail.spark.enrich import plan_enrich
 
     options = EnrichOptions(
-        on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms
-    )
+        on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
+        shed=shed, shed_to=shed_to, latency=latency,
+    )  # fmt: skip
     return plan_enrich(stream, table, options, name)
 
 
@@ -117,14 +136,15 @@ def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) ->
     """Stage a table that has changed anew; a running `enrich` takes it up with its next rows.
 
     A row that is being joined finishes on the version it began with. Returns the name of the
-    version in use, which stays the same if the table's files have not changed.
+    version in use, which stays the same if the table's files (of an Iceberg or Delta table: its
+    snapshot) have not changed.
 
     table: needed if the table was given to `enrich` as a DataFrame.
 
     >>> dovetail.refresh("ckpt/orders-enrich")
     """
+    from dovetail.spark.refresh import restage
     from dovetail.spark.session import active_session
-    from dovetail.spark.staging import restage
 
     return restage(state, table, active_session())
 
@@ -171,6 +191,9 @@ def explain_enrich(
     columns: Sequence[str] | None = None,
     ordered: bool = False,
     refresh: "str | dt.timedelta | None" = None,
+    shed: "str | Shedding | None" = None,
+    shed_to: str | Path | None = None,
+    latency: "str | float | dt.timedelta | None" = None,
     partitions: int | None = None,
     slice_ms: int = 250,
     name: str = "enrich",
@@ -191,8 +214,9 @@ def explain_enrich(
     from dovetail.spark.explain import explain_enrich_planned
 
     options = EnrichOptions(
-        on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms
-    )
+        on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
+        shed=shed, shed_to=shed_to, latency=latency,
+    )  # fmt: skip
     return explain_enrich_planned(stream, table, options, name, samples, skew)
 
 

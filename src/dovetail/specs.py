@@ -7,7 +7,7 @@ follow Spark's default: letter case does not tell two columns apart.
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -15,6 +15,8 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 
+from dovetail.costs.choice import Recorded
+from dovetail.costs.retune import Tuned, Tuner
 from dovetail.errors import (
     ArgumentError,
     BandKeyError,
@@ -31,13 +33,16 @@ from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, StagedTable
 from dovetail.semistream import choose as choose_semistream
 from dovetail.semistream import make as make_semistream
 from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_ENRICH_BYTES
+from dovetail.semistream.overload import Pace, Shedding
+from dovetail.semistream.shedding import SHEDDERS
 from dovetail.twoway import TwoWaySpec, choose, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 if TYPE_CHECKING:
     from dovetail.semistream import SemiStreamJoin
+    from dovetail.semistream.meshjoin import AMeshJoin
 
-_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_UNITS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
 On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
 Within = int | float | Decimal | dt.timedelta | None
 
@@ -91,6 +96,20 @@ class JobSpec(ABC):
     def release(self, operator: Operator) -> None:
         """Close what an operator that is used no more holds open, its block store aside."""
         return
+
+    def retune(
+        self, operator: Operator, known: dict[str, Any] | None, rows: int, now: float
+    ) -> dict[str, Any] | None:
+        """Before `rows` rows are pushed that came by `now`: settings that follow the arrivals.
+
+        `known` is what this returned last, also in an earlier step; None for settings that stay.
+        """
+        return None
+
+    @property
+    def predicted(self) -> dict[str, float] | None:
+        """What one partition is expected to do, for its records; None if nothing is."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -149,6 +168,10 @@ class EnrichSpec(JobSpec):
 
     semistream: SemiStreamSpec
     refresh_seconds: float | None = None  #: how often to look whether the table has changed
+    shedding: Shedding | None = None
+    pace: Pace | None = None  #: how long rows may wait
+    recorded: Recorded | None = None  #: how the algorithm came about, and what it should do
+    tuner: Tuner | None = None  #: for settings that follow the arrivals
     eager: ClassVar[bool] = True
 
     @property
@@ -181,6 +204,19 @@ class EnrichSpec(JobSpec):
     def release(self, operator: Operator) -> None:
         cast("SemiStreamJoin", operator).table.close()
 
+    def retune(
+        self, operator: Operator, known: dict[str, Any] | None, rows: int, now: float
+    ) -> dict[str, Any] | None:
+        if self.tuner is None:
+            return None
+        tuned = self.tuner.after(Tuned.of(known), rows, now)
+        cast("AMeshJoin", operator).tune(tuned.w, tuned.b)
+        return tuned.facts()
+
+    @property
+    def predicted(self) -> dict[str, float] | None:
+        return None if self.recorded is None else self.recorded.of_a_partition()
+
     def identity(self) -> dict[str, Any]:
         spec = self.semistream
         return {
@@ -210,6 +246,9 @@ class EnrichOptions:
     refresh: str | dt.timedelta | None = None
     partitions: int | None = None
     slice_ms: int = 250
+    shed: str | Shedding | None = None  #: or with rates in place of measured ones, for tests
+    shed_to: str | Path | None = None
+    latency: str | float | dt.timedelta | None = None
 
 
 def enrich_spec(
@@ -238,7 +277,8 @@ def enrich_spec(
     staged = pa.schema([table.field(name) for name in names])
     shown = pa.schema([table.field(name) for name in names if name in wanted])
     _check_clashes(stream, shown, stream_keys, table_keys, ("stream", "table"))
-    partitions = _partitions(options.partitions, default_partitions, None)
+    partitions = _partitions(options.partitions, default_partitions)
+    latency = _seconds(options.latency, "latency")
     return EnrichSpec(
         algorithm=choose_semistream(options.algorithm),
         memory_bytes=_memory(options.memory, partitions, LEAST_ENRICH_BYTES),
@@ -254,8 +294,47 @@ def enrich_spec(
             ordered=_flag(options.ordered),
             columns=wanted,
         ),
-        refresh_seconds=_seconds(options.refresh),
+        refresh_seconds=_seconds(options.refresh, "refresh"),
+        shedding=_shedding(options, stream, turns=-(-partitions // max(1, default_partitions))),
+        pace=None if latency is None else Pace(latency),
     )
+
+
+def _shedding(options: EnrichOptions, stream: pa.Schema, turns: int) -> Shedding | None:
+    if options.shed is None:
+        if options.shed_to is not None:
+            raise ArgumentError(
+                f"shed_to={str(options.shed_to)!r} says where rows that are left out go, but "
+                f"without shed= none are; add shed={next(iter(SHEDDERS))!r} or another strategy"
+            )
+        return None
+    asked = options.shed if isinstance(options.shed, Shedding) else Shedding(options.shed)
+    if asked.strategy not in SHEDDERS:
+        raise ArgumentError(
+            f"shed={asked.strategy!r} is no strategy; there are {', '.join(map(repr, SHEDDERS))}"
+        )
+    if options.shed_to is None:
+        return replace(asked, turns=turns)
+    to = state_path(options.shed_to, "shed_to").resolve()
+    state = None if options.state is None else state_path(options.state).resolve()
+    if state is not None and (to.is_relative_to(state) or state.is_relative_to(to)):
+        raise ArgumentError(
+            f"shed_to={str(to)!r} and the state directory {state} lie in each other; name a "
+            "directory beside it, where a batch job finds nothing but the rows left out"
+        )
+    for field in stream:
+        if _holds_interval(field.type):
+            raise ArgumentError(
+                f"shed_to=: the stream's column {field.name!r} is a {field.type}, which Parquet "
+                "does not keep; cast it, or leave it out with select()"
+            )
+    return replace(asked, to=to, turns=turns)
+
+
+def _holds_interval(type_: pa.DataType) -> bool:
+    if pa.types.is_duration(type_) or pa.types.is_interval(type_):
+        return True
+    return any(_holds_interval(type_.field(index).type) for index in range(type_.num_fields))
 
 
 def _columns(columns: Sequence[str] | None, table: pa.Schema) -> tuple[str, ...]:
@@ -266,23 +345,25 @@ def _columns(columns: Sequence[str] | None, table: pa.Schema) -> tuple[str, ...]
     return tuple(_resolve(table, name, "table") for name in columns)
 
 
-def _seconds(refresh: Any) -> float | None:
-    """An interval like "5 minutes", in seconds."""
-    if refresh is None:
+def _seconds(value: Any, name: str) -> float | None:
+    """An interval like "5 minutes" in seconds; for `latency`, a bare number is one too."""
+    if value is None:
         return None
-    if isinstance(refresh, dt.timedelta):
-        seconds = refresh.total_seconds()
+    if isinstance(value, dt.timedelta):
+        seconds = value.total_seconds()
+    elif name == "latency" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
     else:
-        number, _, unit = str(refresh).strip().partition(" ")
+        number, _, unit = str(value).strip().partition(" ")
         try:
             seconds = float(number) * _UNITS[unit.strip().lower().removesuffix("s")]
         except (ValueError, KeyError):
             raise ArgumentError(
-                f"refresh={refresh!r} is not an interval like '30 seconds', '5 minutes', '1 hour' "
+                f"{name}={value!r} is not an interval like '30 seconds', '5 minutes', '1 hour' "
                 "or '1 day'"
             ) from None
     if not 0 < seconds < float("inf"):
-        raise ArgumentError(f"refresh={refresh!r} is not an interval above zero")
+        raise ArgumentError(f"{name}={value!r} is not an interval above zero")
     return seconds
 
 
@@ -321,7 +402,7 @@ def join_spec(
     _check_clashes(left, right, left_keys, right_keys)
     within = _within(options.within, [left.field(name).type for name in left_keys])
     algorithm = choose(options.algorithm, within)
-    partitions = _partitions(options.partitions, default_partitions, within)
+    partitions = _partitions(options.partitions, default_partitions)
     twoway = TwoWaySpec(left, right, left_keys, right_keys, within)
     KeyCodec(twoway.codec.types)  # refuses key types that cannot be joined on
     return JoinSpec(
@@ -334,17 +415,17 @@ def join_spec(
     )
 
 
-def state_path(state: str | Path) -> Path:
+def state_path(state: str | Path, argument: str = "state") -> Path:
     """A state directory as a local path; other storage is refused by name."""
     text = str(state)
     if not text.strip():
-        raise ArgumentError("state= is empty; name a directory beside the query's checkpoint")
+        raise ArgumentError(f"{argument}= is empty; name a directory beside the query's checkpoint")
     url = urlparse(text)
     if "://" not in text and url.scheme != "file":
         return Path(text).absolute()
     if url.scheme != "file":
         raise ArgumentError(
-            f"state={text!r}: state lives in a file system that every executor mounts; "
+            f"{argument}={text!r}: it has to be in a file system that every executor mounts; "
             f"{url.scheme}:// is not one. Use a local or shared path."
         )
     return Path(unquote(url.path)).absolute()
@@ -431,16 +512,10 @@ def _within(within: Within, types: Sequence[pa.DataType]) -> int | float | None:
     return band_width(within, types[0])
 
 
-def _partitions(asked: Any, default: int, within: int | float | None) -> int:
+def _partitions(asked: Any, default: int) -> int:
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise ArgumentError(f"partitions={asked!r} is not a whole number of 1 or more")
-    if within is None:
-        return default if asked is None else int(asked)
-    if asked is not None and asked != 1:
-        raise ArgumentError(
-            f"partitions={asked}: a band join cannot be split by hash and runs in one partition"
-        )
-    return 1
+    return default if asked is None else int(asked)
 
 
 def _memory(

@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,9 +80,11 @@ class LookupPartition(Partition):
 
     spec: EnrichSpec
 
-    def __init__(self, root: Path, memory: str | None = "300KB", algorithm: str = "auto") -> None:
+    def __init__(
+        self, root: Path, memory: str | None = "300KB", algorithm: str = "auto", **more: Any
+    ) -> None:
         options = EnrichOptions(
-            "k", how="left", memory=memory, state=root, algorithm=algorithm, slice_ms=1
+            "k", how="left", memory=memory, state=root, algorithm=algorithm, slice_ms=1, **more
         )
         left = schema_of("left")
         self.spec = enrich_spec(left, schema_of("right"), options, 1)

@@ -7,9 +7,9 @@
 
 Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
 ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: job (join, or enrich: the
-right side is a table), algorithm, refresh (look whether the table has changed, then run), master,
-memory, partitions, slice_ms, points, java (options of the JVM), and any Spark setting with its
-dots.
+right side is a table), algorithm, refresh (look whether the table has changed, then run), shed (a
+strategy; a third of the rows are left out, and go to ROOT/shed), master, memory, partitions,
+slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
 """
 
 import json
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQueryException
 
 import dovetail
+from dovetail.semistream.overload import Rates, Shedding
 from dovetail.spark.faults import POINTS
 from dovetail.spark.session import local_session
 
@@ -46,6 +48,7 @@ class Runner:
         self.job = settings.pop("job", "join")
         self.algorithm = settings.pop("algorithm", "auto")
         self.refresh = bool(settings.pop("refresh", ""))
+        self.shed = settings.pop("shed", None)
         self.memory = settings.pop("memory", "200KB")
         self.partitions = int(settings.pop("partitions", 2))
         self.slice_ms = int(settings.pop("slice_ms", 250))
@@ -69,6 +72,9 @@ class Runner:
 
     def run(self, root: Path, *, slow: bool = False) -> None:
         call, right = dovetail.join, self.stream(root, "right")
+        more: dict[str, Any] = {}
+        if self.shed is not None:
+            more = {"shed": Shedding(self.shed, rates=Rates(3, 2)), "shed_to": root / "shed"}
         if self.job == "enrich":
             call, right = dovetail.enrich, str(root / "right")
             if self.refresh:
@@ -82,6 +88,7 @@ class Runner:
             state=root / "state",
             slice_ms=self.slice_ms,
             algorithm=self.algorithm,
+            **more,
         )
         if slow:
             (root / "attempts").mkdir(exist_ok=True)

@@ -23,7 +23,8 @@ import pytest
 
 import dovetail
 from dovetail.errors import StateError, StateMissingError
-from dovetail.spark import staging as staging_module
+from dovetail.kernel.protocol import SIDE_NAMES
+from dovetail.spark import refresh as refresh_module
 from dovetail.spark import state as state_module
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS
@@ -509,7 +510,7 @@ def test_lookup_history_when_tasks_die_and_the_table_changes_then_each_row_meets
             version += 1
             partition.stage(version, f"v{version}", 6000)
             keep = {f"v{version:06d}", f"v{max(1, version - 1):06d}"}
-            staging_module._delete_unused(tmp_path, keep, 1)
+            refresh_module._delete_unused(tmp_path, keep, 1)
         rows = protocol.lookup_rows(batch, int(rng.integers(0, 120)), 6500)
         for key, number in protocol.numbered_keys(rows):
             wanted[number] = f"v{version} {key}" if key < 6000 else None
@@ -531,3 +532,38 @@ def test_lookup_history_when_tasks_die_and_the_table_changes_then_each_row_meets
     assert fired.total() > 2, f"seed {seed}: too few faults fired: {fired}"
     assert results_by_row(total) == wanted, f"seed {seed}, {algorithm}, faults {fired}"
     assert len(list((tmp_path / "table").glob("v*"))) <= 4
+
+
+# -- as the state grows ---------------------------------------------------------------------
+
+
+def test_step_when_four_times_as_many_came_before_then_commits_and_reads_no_more(
+    protocol: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch meets itself alone, so that the results stay the same; the state does not."""
+    monkeypatch.setattr(step_module, "_cached", None)
+    partition = protocol.Partition(tmp_path)
+    prepare(tmp_path, 1)
+    directory = tmp_path / "p00000"
+    total: Counter[str] = Counter()
+    manifests, files = [], []
+    batches, rows = 120, 100
+    for batch in range(batches):
+        numbers = batch * 1000 + np.arange(rows)
+        texts = [f"{batch} {'x' * 60}"] * rows
+        sides = (pa.table([numbers, numbers, texts], protocol.schema_of(s)) for s in SIDE_NAMES)
+        total += partition.run(batch, tuple(sides), batch, keep=batch % 3 > 0)
+        manifests.append((directory / f"v{batch:012d}").stat().st_size)
+        files.append(len(list(directory.iterdir())))
+    records = list(dovetail.progress(tmp_path).records())
+    read = [record["bytes_read"] for record in records]
+    catalogue = [record["memory"].get("catalogue", 0) for record in records]
+    assert sum(record["flushed_bytes"] for record in records) > 20 * 70_000
+    for name, seen in [
+        ("bytes of the manifest", manifests), ("files", files), ("bytes read", read),
+        ("bytes of the catalogue", catalogue),
+    ]:  # fmt: skip
+        first, last = seen[batches // 8 : batches // 4], seen[-batches // 4 :]
+        assert max(last) < 1.6 * max(first), f"{name}, batch by batch: {seen}"
+    total += drain(partition, protocol, batches)
+    assert len(total) == total.total() == batches * rows

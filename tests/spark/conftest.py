@@ -37,7 +37,12 @@ CONF = {
     # small batches fit the small budgets that make a join of a few thousand rows spill
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
     # tests are many short queries: compiling them well takes longer than running them
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # the default one starts `chmod`, `stat` and `readlink` as processes for every file it writes,
+    # which takes as much of the processor as the queries themselves
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timeType.enabled": "true",

@@ -15,7 +15,7 @@ from pyspark.errors import PythonException
 
 import dovetail
 from dovetail import errors
-from dovetail.spark import staging
+from dovetail.spark import tables
 
 pytestmark = pytest.mark.spark
 
@@ -118,9 +118,9 @@ WRONG: dict[str, Wrong] = {
         STREAM, "no_such_table", {"on": "k"},
         errors.ArgumentError, ["table='no_such_table' is neither", "TABLE_OR_VIEW_NOT_FOUND"],
     ),
-    "a Delta table": (
+    "a Delta table without a log": (
         STREAM, "delta", {"on": "k"},
-        errors.ArgumentError, ["is a Delta table", "spark.read.format('delta')"],
+        errors.TableUnreadableError, ["the Delta table", "cannot be read", "log"],
     ),
     "a folder of other files": (
         STREAM, "other", {"on": "k"},
@@ -188,7 +188,8 @@ def begun(begun_once: Any) -> Any:
 
 def enrich_of(bench: Any, **options: Any) -> Any:
     """With one partition on two cores no operator stays in a worker: every step reads its state."""
-    options = {"memory": "300KB", "partitions": 1, "how": "left", **options}
+    kept = {"memory": "300KB", "partitions": 1, "how": "left", "algorithm": "seek"}
+    options = {**kept, **options}
     return bench.enrich(options.pop("table", bench.root / "table"), **options)
 
 
@@ -374,7 +375,7 @@ def test_staging_when_table_changes_meanwhile_then_starts_over_and_gives_up_in_t
         return [["a file", min(calls, 2 * times)]]
 
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "fingerprint", changing)
+        patch.setattr(tables, "fingerprint", changing)
         if times == 1:
             enrich_of(bench)
             assert calls == 4, "staged twice"

@@ -19,6 +19,7 @@ from dovetail.errors import JobFileError
 from dovetail.kernel.memory import parse_bytes
 from dovetail.semistream import ALGORITHMS as ENRICH_ALGORITHMS
 from dovetail.semistream import HOWS
+from dovetail.semistream.shedding import SHEDDERS
 from dovetail.specs import EnrichOptions, JoinOptions, On, Within
 from dovetail.twoway import ALGORITHMS
 
@@ -234,7 +235,8 @@ def _join(file: Path, values: Any, mode: str, sink: Sink) -> JoinOptions:
 
 def _enrich(file: Path, values: Any, mode: str, sink: Sink) -> tuple[str, EnrichOptions]:
     known = ("table", "on", "how", "memory", "state", "algorithm", "columns", "ordered", "refresh")
-    section = Section(file, "enrich", values, (*known, "partitions", "slice_ms"))
+    overload = ("shed", "shed_to", "latency")
+    section = Section(file, "enrich", values, (*known, *overload, "partitions", "slice_ms"))
     state = section.location("state")
     if state is None and mode == "stream":
         state = f"{sink.checkpoint}/dovetail/enrich"  # as dovetail.enrich itself would have it
@@ -249,11 +251,31 @@ def _enrich(file: Path, values: Any, mode: str, sink: Sink) -> tuple[str, Enrich
         refresh=_refresh(section, mode),
         partitions=section.whole("partitions"),
         slice_ms=section.whole("slice_ms") or 250,
+        shed=_shed(section, mode),
+        shed_to=section.location("shed_to"),
+        latency=_latency(section, mode),
     )
 
 
+def _shed(section: Section, mode: str) -> str | None:
+    shed = section.choice("shed", tuple(SHEDDERS))
+    if shed is None and "shed_to" in section:
+        section.refuse("shed_to", "needs shed: without it no row is left out")
+    if shed is not None and mode == "batch":
+        section.refuse("shed", 'makes no sense with mode = "batch": nothing outruns it')
+    return shed
+
+
+def _latency(section: Section, mode: str) -> dt.timedelta | None:
+    if section.text("latency") is None:
+        return None
+    if mode == "batch":
+        section.refuse("latency", 'makes no sense with mode = "batch": no row waits for others')
+    return parse_span(_span(section, "latency", '"5 seconds"'))
+
+
 def _table(section: Section) -> str:
-    """The path of Parquet files if there is such a path, or it looks like one; else a name."""
+    """The path of a table if there is such a path, or it looks like one; else a name."""
     text = section.needed_text("table", '"data/customers"')
     path = section.location("table")
     assert path is not None

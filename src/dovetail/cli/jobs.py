@@ -80,7 +80,7 @@ def write(job: Job, joined: "DataFrame") -> None:
 
 def sample(session: "SparkSession", job: Job, rows: int) -> tuple[pa.Table, pa.Table]:
     """The first rows of both inputs, or of stream and table, read as a batch from files."""
-    from dovetail.spark.staging import read_table
+    from dovetail.spark.tables import open_table
 
     sources = (job.left, job.right) if isinstance(job, JoinJob) else (job.stream,)
     for source in sources:
@@ -91,7 +91,7 @@ def sample(session: "SparkSession", job: Job, rows: int) -> tuple[pa.Table, pa.T
             )
     frames = [_open(session, job, source, streaming=False) for source in sources]
     if isinstance(job, EnrichJob):
-        frames.append(read_table(session, job.table))
+        frames.append(open_table(session, job.table).read())
     one, two = (frame.limit(rows).toArrow() for frame in frames)
     return one, two
 

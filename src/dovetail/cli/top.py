@@ -17,6 +17,7 @@ from rich.text import Text
 from dovetail.api import progress as read_progress
 from dovetail.cli.views import (
     bar,
+    costs_line,
     live_line,
     make_console,
     percent,
@@ -167,13 +168,22 @@ def _totals(progress: "Progress", speed: Rate) -> Table:
     out = sum(progress.rows_out.values())
     history_in, history_out = (sparkline(h, _SPARKS) for h in (speed.history_in, speed.history_out))
     grid.add_row("rows in", came, f"{speed.rows_in:,.0f} /s", history_in)
+    if progress.rows_shed:
+        arrived = progress.rows_in[0] + progress.rows_shed
+        share = Text(f"{percent(progress.rows_shed, arrived)} of what came", "dim")
+        grid.add_row("left out", f"{progress.rows_shed:,}", "", share)
     grid.add_row("rows out", f"{out:,}", f"{speed.rows_out:,.0f} /s", history_out)
     phases = ", ".join(
         f"{percent(rows, out)} {phase}" for phase, rows in sorted(progress.rows_out.items()) if rows
     )
     grid.add_row("pending", f"{progress.pending_rows:,} rows", "", Text(phases, "dim"))
     age = "" if speed.age_s is None else f"last step {speed.age_s:,.0f} s ago"
+    if progress.longest_wait:
+        age += f"  ·  a row waited {progress.longest_wait:,.2g} s at most"
     grid.add_row("spilled", format_bytes(progress.spilled_bytes), "", Text(age, "dim"))
+    if progress.identity["job"] == "enrich":
+        cached = percent(progress.rows_cached, progress.rows_in[0])
+        grid.add_row("cached", f"{progress.rows_cached:,}", cached, costs_line(progress))
     return grid
 
 

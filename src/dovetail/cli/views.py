@@ -19,7 +19,7 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 
 if TYPE_CHECKING:
-    from dovetail.spark.metrics import Progress
+    from dovetail.spark.metrics import Cost, Progress
 
 PLAIN_WIDTH = 100  #: of output that does not go to a terminal
 DEFERRED_PHASES = ("reactive", "cleanup")  #: of a join, in the order they run
@@ -27,6 +27,8 @@ COMPONENTS = {
     "rows": "rows and their index",
     "cache": "cached table rows",
     "window": "waiting rows",
+    "frequencies": "how often the table has a key",
+    "shedding": "rows to be chosen from",
     "page pool": "cached pages",
     "working": "working space",
     "input": "input batch",
@@ -179,10 +181,15 @@ def live_line(progress: "Progress", seconds: float) -> str:
     spilled = f"{format_bytes(progress.spilled_bytes)} spilled, "
     return (
         f"{seconds:5.1f} s  batch {progress.version}, {overall_phase(progress, records)}: "
-        f"{rows_in(identity, progress.rows_in)} rows in, {sum(progress.rows_out.values()):,} out, "
+        f"{rows_in(identity, progress.rows_in)} rows in, {_left_out(progress)}"
+        f"{sum(progress.rows_out.values()):,} out, "
         f"{format_bytes(memory_now(records))}{limit}, "
         f"{'' if _enriches(identity) else spilled}{progress.pending_rows:,} pending"
     )
+
+
+def _left_out(progress: "Progress") -> str:
+    return f"{progress.rows_shed:,} left out, " if progress.rows_shed else ""
 
 
 def _by_phase(out: Mapping[str, int]) -> str:
@@ -231,14 +238,21 @@ def enrich_summary(
     out = progress.rows_out
     total, arriving = sum(out.values()), out.get("arriving", 0)
     table.add_row("rows in", f"{progress.rows_in[0]:,}", f"how: {progress.identity['how']}")
+    if progress.rows_shed:
+        came = progress.rows_in[0] + progress.rows_shed
+        share = f"{percent(progress.rows_shed, came)} of what came"
+        table.add_row("rows left out", f"{progress.rows_shed:,}", share)
     table.add_row("rows out", f"{total:,}", "")
     table.add_section()
-    # what the cache settles is not told apart from what is settled to make room
+    cached = progress.rows_cached
+    share = f"{percent(cached, progress.rows_in[0])} of the rows that came in"
+    table.add_row("rows settled by the cache", f"{cached:,}", share)
     at_once = f"{percent(arriving, total)}: cached, or to make room"
     table.add_row("results while rows came in", f"{arriving:,}", at_once)
     table.add_row("results after that", f"{total - arriving:,}", percent(total - arriving, total))
     read = sum(int(part.totals["bytes_read"]) for part in progress.partitions)
     table.add_row("read of the staged table", format_bytes(read), "besides the rows that matched")
+    _add_costs(table, progress)
     table.add_section()
     _add_memory(table, progress)
     table.add_section()
@@ -246,6 +260,36 @@ def enrich_summary(
         table.add_row("time to stage the table", f"{staging_seconds:.1f} s", "once")
     table.add_row("time", f"{seconds:.1f} s", _count(progress.version + 1, "micro-batch", "es"))
     return table
+
+
+def _add_costs(table: Table, progress: "Progress") -> None:
+    """Measured, with what was predicted beside it."""
+    told, found = progress.predicted, progress.measured
+    if found is None:
+        return
+    rate, wait, read = ("", "", "") if told is None else _costs(told)
+    beside = ("" if told is None else f"predicted: {value}" for value in (rate, wait, read))
+    names = "could take, joining alone", "longest wait of a row", "read for a row"
+    for name, value, note in zip(names, _costs(found), beside, strict=True):
+        table.add_row(name, value, note)
+
+
+def costs_line(progress: "Progress") -> Text:
+    """Rate, wait and bytes read for a row, measured and predicted; empty if nothing is known."""
+    told, found = progress.predicted, progress.measured
+    parts = [
+        f"{label} {', '.join(_costs(cost))}"
+        for label, cost in (("measured", found), ("predicted", told))
+        if cost is not None
+    ]
+    return Text("  ·  ".join(parts), "dim")
+
+
+def _costs(cost: "Cost") -> tuple[str, str, str]:
+    rate = "any rate" if cost.rate == float("inf") else f"{cost.rate:,.3g} rows/s"
+    if 1000 <= cost.rate < float("inf"):
+        rate = f"{float(f'{cost.rate:.2g}'):,.0f} rows/s"
+    return rate, f"{cost.wait_seconds:.2g} s", f"{format_bytes(int(cost.bytes_per_row))} a row"
 
 
 def _plain_table() -> Table:

@@ -19,17 +19,19 @@ from dovetail.costs.explain import Explanation, RowWidth, columns_of, keys_of, r
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
 from dovetail.costs.ssbj import Stream
 from dovetail.costs.storage import Storage
-from dovetail.errors import MemoryBudgetError
+from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.base import WORKING_SHARE
 from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.table import CODE_BYTES
+from dovetail.semistream.overload import Shedding
+from dovetail.semistream.table import CHUNK_PAGES, CODE_BYTES
 
 _MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank
+_MOST_ALIKE = 1 << 14  # where all values come as often, there is less to tell apart
 _PACKET_BYTES = 13  # of a row in a scan's window, besides itself and its index
-_ALIKE = 1.1  # rates closer than this are the same: predictions are not that good
+ALIKE = 1.5  #: rates closer than this are the same: predictions are off by half as a rule
 _WHY = {
     "seek": "reads the pages that hold a waiting row, in order, behind a cache of hot values",
     "seek-uncached": "reads the pages that hold a waiting row, in order; no cache",
@@ -37,6 +39,13 @@ _WHY = {
     "ameshjoin": "scans the table in a circle, with batches and reads of the best sizes",
     "meshjoin": "scans the table in a circle, with batches and reads of fixed sizes",
     "inl": "reads the page of each row, unless it is in a pool of pages",
+}
+
+_KEPT = {
+    "keep": "keep: those that came first",
+    "sample": "sample: any, by chance",
+    "topw": "topw: those with the most results",
+    "cluster": "cluster: by chance, the more results the more likely",
 }
 
 
@@ -76,6 +85,11 @@ class PlannedEnrich:
     state: Path | None = None
     state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream
+    batch_rows: int = 10_000  #: that Spark hands over at a time, at most
+    why: str = ""  #: the algorithm is the one that it is
+    latency: float | None = None  #: seconds that a row may wait
+    pages: int = 0  #: of the table that a step scans for that; 0 without a scan
+    shedding: Shedding | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,7 @@ class Prediction:
     rate: float = 0.0  #: stream rows a second, at most
     wait_seconds: float = 0.0  #: from a row's arrival to its last result, at most
     bytes_per_row: float = 0.0  #: read for a stream row
+    scanned_per_row: float = 0.0  #: of these, all but the table rows that matched
     problem: str = ""
 
 
@@ -100,6 +115,8 @@ def explain_enrich(plan: PlannedEnrich) -> Explanation:
         ("predictions", [*_assumptions(plan), *_rows(plan, predictions)]),
         ("partitions", _partitions(plan)),
         ("memory", _memory(plan)),
+        *((("waits", _waits(plan)),) if plan.latency is not None else ()),
+        *((("shedding", _shedding(plan.shedding)),) if plan.shedding is not None else ()),
         ("state", _state(plan)),
         ("output", [columns_of(plan.spec.layout.schema)]),
     ]
@@ -122,6 +139,8 @@ def predict(plan: PlannedEnrich) -> list[Prediction]:
             found.append(share.over_all(way()))
         except MemoryBudgetError:
             found.append(Prediction(name, problem="the budget is too small"))
+        except ArgumentError:  # of the settings that a latency allows
+            found.append(Prediction(name, problem="rows would wait too long"))
     return sorted(found, key=lambda one: -one.rate)
 
 
@@ -134,8 +153,10 @@ class _Share:
         self.row_bytes = plan.table.row_bytes
         self.memory = _budget(plan) / plan.partitions
         self.working = self.memory * WORKING_SHARE
-        self.room = (self.memory - self.working) * 3 / 4  # the rest is for the input batch
         self.stream_bytes = max(1.0, _stream_width(plan).nbytes)
+        self.room = self._window_bytes()
+        taken_in = self.working / 4 / (self.stream_bytes + 2 * INDEX_BYTES_PER_ROW)
+        self.slice_rows = max(1.0, min(taken_in, plan.batch_rows))
         self.storage = plan.machine.storage
         fetched = self.row_bytes if plan.spec.how in ("inner", "left") else 0.0
         factors = plan.machine.factors
@@ -145,33 +166,47 @@ class _Share:
             factors, output=factors.output + fetched / self.storage.bytes_per_second
         )
 
+    def _window_bytes(self) -> float:
+        """What a scan has for its window: the input batch takes a quarter of the rest, or more."""
+        rest = self.memory - self.working
+        left = rest - self.plan.batch_rows * self.stream_bytes
+        return max(rest / 8, min(rest * 3 / 4, left))
+
     def over_all(self, one: Prediction) -> Prediction:
         """The same over all partitions; those that share a core take turns."""
-        at_once = min(self.plan.partitions, self.plan.machine.cores)
-        turns = math.ceil(self.plan.partitions / at_once)
         return replace(
             one,
             memory_bytes=(one.memory_bytes + self.working) * self.plan.partitions,
-            rate=one.rate * at_once,
-            wait_seconds=one.wait_seconds * turns,
+            rate=one.rate * partitions_at_once(self.plan),
+            wait_seconds=one.wait_seconds * self.turns,
         )
+
+    @property
+    def turns(self) -> int:
+        """The partitions that share a core."""
+        return math.ceil(self.plan.partitions / partitions_at_once(self.plan))
 
     def seek(self) -> Prediction:
         model = seek.SeekModel(
-            table=seek.SeekTable(self.rows, self.fetched, self.plan.table.page_rows),
+            table=seek.SeekTable(
+                self.rows, self.fetched, self.plan.table.page_rows, self.chunk_pages
+            ),
             stream=self.stream,
             stream_row_bytes=self.stream_bytes,
             factors=self.plan.machine.factors,
             storage=self.storage,
             cached_row_bytes=self.grouped * self.row_bytes,
             cached_key_bytes=self.grouped * KEY_BYTES,
+            slice_rows=self.slice_rows,
         )
-        best = seek.best_rate(model, self.memory)
-        return Prediction(
-            "seek", best.memory_bytes, best.rate, best.wait_seconds, best.bytes_per_row
-        )
+        best = seek.best_rate(model, self.memory, caches=not self.plan.spec.ordered)
+        read = best.bytes_per_row
+        scanned = read - (1 - best.cache_share) * self.stream.mean_matches * self.fetched
+        return Prediction("seek", best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
 
     def ssbj(self) -> Prediction:
+        if self.plan.spec.ordered:  # nothing is cached then
+            return replace(self.meshjoin(), algorithm="ssbj")
         factors = ssbj.SsbjFactors.of(self.factors, switch=0.0)
         model = ssbj.SsbjModel(
             self.scanned,
@@ -181,25 +216,27 @@ class _Share:
             key_bytes=int(self.grouped * KEY_BYTES),
             cached_row_bytes=self.grouped * (self.row_bytes + KEY_BYTES),
         )
-        best = ssbj.best_rate(model, self.room)
-        read = best.pages * self.scanned.page_bytes / best.batch_rows
-        read += best.disk_share * self.fetched
-        return Prediction("ssbj", best.memory_bytes, best.rate, best.wait_seconds, read)
+        best = ssbj.best_rate(model, self.room, self.pages_read, self.slice_rows)
+        scanned = best.pages * self.scanned.page_bytes / best.batch_rows
+        read = scanned + best.disk_share * self.fetched
+        return self._in_time(
+            Prediction("ssbj", best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
+        )
 
     def ameshjoin(self) -> Prediction:
-        best = meshjoin.best_rate(self.mesh, self.room)
+        latency = None if self.plan.latency is None else self.plan.latency / self.turns
+        best = meshjoin.best_rate(self.mesh, self.room, latency, self.slice_rows)
         return self._meshed("ameshjoin", best)
 
     def meshjoin(self) -> Prediction:
         """With the settings that the operator begins with."""
-        work = self.scanned
-        pages = max(1, min(work.table_pages, int(self.working / 4 / work.page_bytes)))
+        work, pages = self.scanned, self.pages_read
         loops = -(-work.table_pages // pages)
         room = self.room - pages * work.page_bytes
         batch = room / (work.stream_row_bytes + loops * work.window_row_bytes)
         if batch < 1:
             raise MemoryBudgetError("not one row a batch")
-        return self._meshed("meshjoin", self.mesh.plan(int(batch), pages))
+        return self._meshed("meshjoin", self.mesh.plan(int(min(batch, self.slice_rows)), pages))
 
     def inl(self) -> Prediction:
         page_rows = self.plan.table.page_rows
@@ -208,14 +245,27 @@ class _Share:
             self.scanned, table_row_bytes=width, page_bytes=max(1, int(page_rows * width))
         )
         shares = seek.spread_over_pages(self.stream.probability, work.table_pages)
-        model = inl.InlModel(work, self.plan.machine.factors, self.storage, shares)
+        factors = self.plan.machine.factors
+        model = inl.InlModel(
+            work, factors, self.storage, shares, self.slice_rows, requests_per_page=2
+        )
         best = inl.best_rate(model, self.memory / 2)  # the pool's share
         read = best.page_reads_per_row * work.page_bytes
-        return Prediction("inl", best.memory_bytes, best.rate, 1 / best.rate, read)
+        wait = self.slice_rows / best.rate
+        return Prediction("inl", best.memory_bytes, best.rate, wait, read, read)
+
+    def _in_time(self, one: Prediction) -> Prediction:
+        """The same, unless its rows wait longer than they may."""
+        if self.plan.latency is not None and one.wait_seconds * self.turns > self.plan.latency:
+            raise ArgumentError(f"rows wait {one.wait_seconds * self.turns:.3g} s")
+        return one
 
     def _meshed(self, name: str, best: MeshPlan) -> Prediction:
-        read = best.pages * self.scanned.page_bytes / best.batch_rows + self.fetched
-        return Prediction(name, best.memory_bytes, best.rate, best.wait_seconds, read)
+        scanned = best.pages * self.scanned.page_bytes / best.batch_rows
+        read = scanned + self.fetched
+        return self._in_time(
+            Prediction(name, best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
+        )
 
     @property
     def mesh(self) -> MeshModel:
@@ -231,6 +281,7 @@ class _Share:
             stream_row_bytes=self.stream_bytes,
             results_per_row=1.0,
             pointer_bytes=INDEX_BYTES_PER_ROW + _PACKET_BYTES,
+            chunk_pages=self.chunk_pages,
         )
 
     @cached_property
@@ -239,9 +290,25 @@ class _Share:
         return Stream.of(ssbj.zipf(values, self.plan.skew))
 
     @property
+    def chunk_pages(self) -> int:
+        """Of the rows that are fetched for results."""
+        return CHUNK_PAGES if self.fetched else 0
+
+    @property
+    def pages_read(self) -> int:
+        """By a scan at a time, unless it is told otherwise."""
+        work = self.scanned
+        return max(1, min(work.table_pages, int(self.working / 4 / work.page_bytes)))
+
+    @property
     def grouped(self) -> float:
         """How many join values are taken as one."""
-        return max(1.0, self.rows / _MOST_VALUES)
+        return max(1.0, self.rows / (_MOST_VALUES if self.plan.skew else _MOST_ALIKE))
+
+
+def partitions_at_once(plan: PlannedEnrich) -> int:
+    """The partitions that run at the same time."""
+    return min(plan.partitions, plan.machine.cores)
 
 
 def _budget(plan: PlannedEnrich) -> float:
@@ -271,27 +338,16 @@ def _inputs(plan: PlannedEnrich) -> list[str]:
 
 
 def _algorithm(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
-    why = _WHY[plan.algorithm]
-    if plan.asked_algorithm != "auto":
-        return [f"{plan.algorithm}, as asked", why]
+    lines = [f"{plan.algorithm}, {plan.why or 'as asked'}", _WHY[plan.algorithm]]
     rates = {one.algorithm: one.rate for one in predictions}
     mine = rates.pop(plan.algorithm, 0.0)
     rival = max(rates, key=lambda name: rates[name])
-    lines = [f"{plan.algorithm}, the default", why]
-    if not mine:
-        return lines
-    ratio = mine / rates[rival] if rates[rival] else math.inf
-    if ratio < 1 / _ALIKE:
+    if mine and rates[rival] > ALIKE * mine:
+        # as far as is known now, with this skew; what a state directory has it keeps
         lines.append(
-            f"{rival} is predicted to be {1 / ratio:.1f} times as fast here: "
-            f"algorithm={rival!r} asks for it"
+            f"{rival} is predicted to be {rates[rival] / mine:.1f} times as fast here: in a new "
+            f"state directory, algorithm={rival!r} asks for it"
         )
-    elif rates[rival]:
-        lines.append(
-            f"predicted to be {mine / rates[rival]:.1f} times as fast as {rival}, the next"
-        )
-    else:
-        lines.append("no other fits into the budget")
     return lines
 
 
@@ -356,6 +412,27 @@ def _memory(plan: PlannedEnrich) -> list[str]:
         f"  {format_bytes(int(share * WORKING_SHARE)):>9}  working memory",
         "the rest holds the cache, the rows that wait, and the input batch",
     ]
+
+
+def _waits(plan: PlannedEnrich) -> list[str]:
+    assert plan.latency is not None
+    how = "rows are settled in the step that takes them in"
+    if plan.pages:
+        how = (
+            f"a step scans {plan.pages:,} pages of each partition or more; from then on as many as "
+            "it takes, by how often steps come"
+        )
+    return [f"a row is to be settled within {_duration(plan.latency)}", how]
+
+
+def _shedding(shedding: Shedding) -> list[str]:
+    lines = [
+        "while rows come faster than they are served, each step keeps as many as it can serve:",
+        _KEPT[shedding.strategy],
+    ]
+    gone = "the others are counted, and gone: shed_to= keeps them"
+    lines.append(gone if shedding.to is None else f"the others go to {shedding.to}, as Parquet")
+    return lines
 
 
 def _state(plan: PlannedEnrich) -> list[str]:

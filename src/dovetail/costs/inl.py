@@ -4,6 +4,9 @@ The baseline of the MESHJOIN paper (sections 1 and 5). An index tells the page o
 page is read from where the table lies, with a seek, or found in a cache of the hottest pages,
 which is the best that any cache can do for a stream whose rows are independent of each other. The
 index itself is taken to be in memory and is not counted.
+
+Our own joins take `batch_rows` rows at a time and need a page once for all of them: a page with the
+probability p is needed by a batch of n with 1 - (1 - p)^n. With n = 1 it is the paper's.
 """
 
 import math
@@ -33,15 +36,20 @@ class InlPlan:
 class InlModel:
     """The cost model, for a stream that asks for each page with a known probability.
 
-    Of the factors, a row costs `receive`, `probe`, and `output` for each of its results.
+    Of the factors, a row costs `receive`, `probe`, `lookup`, and `output` for each of its results;
+    a page that is needed costs a `call`, and one that is read another and a `chunk`.
     """
 
     workload: Workload
     factors: MeshFactors
     storage: Storage
     page_probability: Floats
+    batch_rows: float = 1.0  #: that come together and share a page
+    requests_per_page: int = 1  #: 2 where codes and rows lie apart
 
     def __post_init__(self) -> None:
+        if not self.batch_rows >= 1:
+            raise ArgumentError(f"batch_rows={self.batch_rows}: must be 1 or more")
         shares = self.page_probability
         if shares.ndim != 1 or not ((shares >= 0).all() and math.isclose(shares.sum(), 1)):
             raise ArgumentError("the probabilities of the pages must be 0 or more and add up to 1")
@@ -78,19 +86,25 @@ class InlModel:
     @cached_property
     def _misses(self) -> Floats:
         """The probability of a miss with 0, 1, 2... of the hottest pages cached; 0 at the end."""
-        coldest_first = np.sort(self.page_probability)
+        with np.errstate(divide="ignore"):  # a page that every row asks for
+            never = self.batch_rows * np.log1p(-np.minimum(self.page_probability, 1.0))
+        coldest_first = np.sort(-np.expm1(never)) / self.batch_rows
         left = np.insert(np.cumsum(coldest_first), 0, 0.0)
-        return left[::-1] / float(left[-1])
+        return left[::-1] if self.batch_rows > 1 else left[::-1] / float(left[-1])
 
     @property
     def _compute_seconds(self) -> float:
         factors = self.factors
         results = self.workload.results_per_row
-        return factors.receive + factors.probe + results * factors.output
+        found = factors.probe + factors.lookup
+        pages = float(self._misses[0]) * factors.call
+        return factors.receive + found + results * factors.output + pages
 
     @property
     def _read_seconds(self) -> float:
-        return self.storage.read_seconds(1, float(self.workload.page_bytes))
+        page_bytes = float(self.workload.page_bytes)
+        read = self.storage.read_seconds(self.requests_per_page, page_bytes)
+        return read + self.factors.chunk + self.factors.call
 
 
 def least_memory(model: InlModel, rate: float) -> InlPlan:

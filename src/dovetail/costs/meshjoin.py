@@ -19,6 +19,10 @@ Where we differ:
   say it, and does: set one of the two.
 - (4) counts pages; a read of b pages is one request of our storage. The paper names the two
   quotients of (4) the other way round in its Table 1.
+- (2) counts rows. A loop of ours also calls a step for each packet that waits (`call`), looks
+  stream rows up in pages rather than the reverse (`lookup`), and fetches what matched chunk by
+  chunk (`chunk`): of `chunk_pages` pages each, a packet meets every chunk of a read, or as many as
+  it has matches, whichever are fewer. With these factors at 0, the default, (2) is as printed.
 """
 
 import math
@@ -43,6 +47,9 @@ class MeshFactors:
     add: float  #: put a stream row into the window
     probe: float  #: look a table row up in the window
     output: float  #: make a result
+    lookup: float = 0.0  #: look a stream row up in sorted codes
+    call: float = 0.0  #: a step, however few rows; seconds each
+    chunk: float = 0.0  #: a chunk that is fetched from; seconds each
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -51,7 +58,7 @@ class MeshFactors:
 
     @property
     def per_stream_row(self) -> float:
-        return self.expire + self.receive + self.add
+        return self.expire + self.receive + self.add + self.lookup
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class Workload:
     results_per_row: float = 0.0  #: results of a stream row
     pointer_bytes: int = 8  #: of a row in the queue
     fudge: float = 1.0  #: bytes that the index holds for a byte of rows
+    chunk_pages: int = 0  #: of matching rows that are fetched apart from the pages; 0: they are not
 
     def __post_init__(self) -> None:
         positive = ("table_rows", "table_row_bytes", "page_bytes", "stream_row_bytes", "fudge")
@@ -90,6 +98,15 @@ class Workload:
     def loops(self, pages: Number) -> Number:
         """How many reads of so many pages a scan of the table takes."""
         return -(-self.table_pages // pages)
+
+    @property
+    def requests(self) -> int:
+        """Of a loop: the pages, and what matched, if that is apart from them."""
+        return 2 if self.chunk_pages else 1
+
+    def chunks(self, pages: Number) -> Number:
+        """How many chunks so many neighbouring pages lie in, on average."""
+        return 1 + (pages - 1) / self.chunk_pages if self.chunk_pages else 0 * pages
 
     def page_choices(self) -> Floats:
         """The least number of pages for each possible number of loops, and few more; ascending."""
@@ -124,7 +141,11 @@ class MeshModel:
 
     def loop_seconds(self, batch_rows: Number, pages: Number) -> Number:
         """Equation (2): read pages, exchange a batch of the window, probe, make results."""
-        return self._fixed_seconds(pages) + batch_rows * self.seconds_per_row
+        few = self._fixed_seconds(pages) + batch_rows * self._row_seconds_apart
+        many = self._fixed_seconds(pages) + self._chunk_seconds(pages)
+        many = many + batch_rows * self.seconds_per_row
+        loop: Number = np.minimum(few, many)
+        return loop
 
     def rate(self, batch_rows: Number, pages: Number) -> Number:
         """Equation (3): the stream rows a second that are kept up with."""
@@ -174,7 +195,20 @@ class MeshModel:
         work, factors = self.workload, self.factors
         per_row = factors.probe + work.selectivity * factors.output
         per_page = work.rows_per_page * per_row
-        return self.storage.read_seconds(1, pages * work.page_bytes) + pages * per_page
+        calls = (1 + work.loops(pages)) * factors.call
+        read = self.storage.read_seconds(work.requests, pages * work.page_bytes)
+        return read + pages * per_page + calls
+
+    @property
+    def _row_seconds_apart(self) -> float:
+        """What a stream row costs if its matches lie in chunks that no other row asks for."""
+        alone = self.workload.results_per_row * self.factors.chunk
+        return self.seconds_per_row + (alone if self.workload.chunk_pages else 0.0)
+
+    def _chunk_seconds(self, pages: Number) -> Number:
+        """What it costs if every packet asks for every chunk of a read."""
+        work = self.workload
+        return work.loops(pages) * work.chunks(pages) * self.factors.chunk
 
 
 def least_memory(model: MeshModel, rate: float, latency: float | None = None) -> MeshPlan:
@@ -219,10 +253,16 @@ def try_least_memory(
     return model.plan(int(batch_rows[best]), int(pages[best])) if memory[best] < np.inf else None
 
 
-def best_rate(model: MeshModel, memory_bytes: float, latency: float | None = None) -> MeshPlan:
+def best_rate(
+    model: MeshModel,
+    memory_bytes: float,
+    latency: float | None = None,
+    most_rows: float = math.inf,
+) -> MeshPlan:
     """The settings with the highest rate inside `memory_bytes`.
 
-    With `latency`, no row may wait longer than so many seconds. Raises `MemoryBudgetError`, which
+    With `latency`, no row may wait longer than so many seconds; a batch has no more than
+    `most_rows`, which is what comes at a time. Raises `MemoryBudgetError`, which
     names the least that would do, if not even a batch of one row fits; `ArgumentError` if a row
     has to wait longer than `latency` in any memory.
     """
@@ -236,6 +276,7 @@ def best_rate(model: MeshModel, memory_bytes: float, latency: float | None = Non
     if latency is not None:
         batch_rows = np.minimum(batch_rows, _rows_for_wait(model, latency, pages))
     rate = np.full_like(pages, -1.0)
+    batch_rows = np.minimum(batch_rows, max(1.0, math.floor(min(most_rows, 1e15))))
     fits = batch_rows >= 1
     rate[fits] = model.rate(batch_rows[fits], pages[fits])
     best = int(rate.argmax())
@@ -273,8 +314,10 @@ def _check_latency(latency: float | None) -> None:
 
 def _rows_for_rate(model: MeshModel, rate: float, pages: Floats) -> Floats:
     """Equation (5): the least batch, of a row or more, for a rate that is below the limit."""
-    idle = 1 - rate * model.seconds_per_row
-    about = rate * model._fixed_seconds(pages) / idle
+    fixed, shared = model._fixed_seconds(pages), model._chunk_seconds(pages)
+    about = rate * (fixed + shared) / (1 - rate * model.seconds_per_row)
+    if rate * model._row_seconds_apart < 1:  # a loop takes the lesser of two times: either will do
+        about = np.minimum(about, rate * fixed / (1 - rate * model._row_seconds_apart))
     # minus the largest of the negative numbers
     least = -_largest(-about, lambda rows: model.rate(np.maximum(-rows, 0), pages) >= rate)
     return np.maximum(1, least)
@@ -283,10 +326,14 @@ def _rows_for_rate(model: MeshModel, rate: float, pages: Floats) -> Floats:
 def _rows_for_wait(model: MeshModel, latency: float, pages: Floats) -> Floats:
     """The largest batch with which no row waits longer; below 1 where there is none."""
     spare = latency / (model.workload.loops(pages) + 1) - model._fixed_seconds(pages)
-    if not model.seconds_per_row:
+    if not model._row_seconds_apart:
         return np.where(spare >= 0, np.inf, 0.0)
+    about = np.maximum(spare, 0) / model._row_seconds_apart
+    if model.seconds_per_row:  # a loop takes the lesser of two times: either will do
+        shared = np.maximum(spare - model._chunk_seconds(pages), 0) / model.seconds_per_row
+        about = np.maximum(about, shared)
     return _largest(
-        np.maximum(spare, 0) / model.seconds_per_row,
+        about,
         lambda rows: model.wait_seconds(rows, pages) <= latency,
     )
 
@@ -347,9 +394,13 @@ class Retuner:
         changed = abs(rate - self.tuned_rate) > self.tolerance * self.tuned_rate
         return tuner._retuned() if changed else tuner
 
-    def _retuned(self) -> Self:
-        wanted = self.rate * (1 + self.tolerance)
-        plan = try_least_memory(self.model, wanted, self.latency)
+    def settings_for(self, rate: float) -> MeshPlan:
+        """The least that keeps up with a rate, or the fastest that the budget allows."""
+        plan = try_least_memory(self.model, rate, self.latency)
         if plan is None or plan.memory_bytes > self.memory_bytes:
             plan = best_rate(self.model, self.memory_bytes, self.latency)
+        return plan
+
+    def _retuned(self) -> Self:
+        plan = self.settings_for(self.rate * (1 + self.tolerance))
         return replace(self, plan=plan, tuned_rate=self.rate)

@@ -8,7 +8,9 @@ window of n rows costs, with p_i the probability that a row that missed needs pa
 - requests: one for each stretch of pages, once for the codes and once for the rows that matched;
 - bytes: 8 a row of every page read, and the width of every table row that matched;
 - computing: each stream row is received and looked up in the cache; one that misses is put into the
-  window and looked up in the pages too; each result is made.
+  window and looked up in the pages too; each result is made;
+- calls: for each slice of the input and each part of the cache that settles some of it, for each
+  stretch, and for the rows that are settled together; and the chunks that matched rows lie in.
 
 Where a key lies tells nothing of how often it is asked for: hot values are spread over the pages
 by chance. A table row is found once for each result; the reads are taken to be one after the other.
@@ -34,6 +36,9 @@ from dovetail.semistream.table import CODE_BYTES
 
 GAP_PAGES = 2  #: pages without a waiting row that are read through rather than skipped
 WAITING_BYTES = INDEX_BYTES_PER_ROW + 40  #: of a waiting row, besides itself
+RUNS = 4  #: that a full window is merged into, each of which fetches for itself
+_SETTLED_ROWS = 1 << 13  # together
+_CACHE_PARTS = 3  # that settle some rows of a slice, or so
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class SeekTable:
     rows: int
     row_bytes: float  #: of what is fetched for a match; 0 if nothing is
     page_rows: int
+    chunk_pages: int = 0  #: of the rows that are fetched; 0: they lie in the pages
 
     def __post_init__(self) -> None:
         if self.rows < 0 or self.page_rows < 1 or not (0 <= self.row_bytes < math.inf):
@@ -82,6 +88,7 @@ class SeekModel:
     storage: Storage
     cached_row_bytes: float = 0.0  #: of a table row in the cache
     cached_key_bytes: float = KEY_BYTES  #: of a value in the cache, besides its table rows
+    slice_rows: float = math.inf  #: that are taken in at a time
 
     def pages_touched(self, window_rows: float, cached_values: int = 0) -> float:
         """How many pages a window of so many rows needs, on average."""
@@ -89,6 +96,13 @@ class SeekModel:
         # log1p keeps the precision of the many pages that are hardly ever asked for
         with np.errstate(divide="ignore"):
             return float(-np.expm1(window_rows * np.log1p(-np.minimum(pages, 1.0))).sum())
+
+    def chunks_touched(self, fetched_rows: float) -> float:
+        """How many chunks so many table rows lie in, on average; hot or not, they are apart."""
+        if not self.table.chunk_pages:
+            return 0.0
+        chunks = -(-self.table.pages // self.table.chunk_pages)
+        return chunks * -math.expm1(fetched_rows * math.log1p(-min(1 / chunks, 1 - 1e-12)))
 
     def stretches(self, touched: float) -> tuple[float, float]:
         """How many reads those pages take, and how many pages are read, short gaps included."""
@@ -117,14 +131,19 @@ class SeekModel:
         missed = self.miss_share(values)
         cached_bytes = float(self._cache_bytes[values - 1]) if values else 0.0
         results, factors = self.stream.mean_matches, self.factors
-        per_row = factors.receive + factors.probe + results * factors.output
+        found = factors.probe + factors.lookup
+        per_row = factors.receive + found + results * factors.output
         touched = self.pages_touched(window_rows, values) if missed else 0.0
         requests, pages = self.stretches(touched)
         # as many rows come as it takes to fill the window with those that miss
         rows = window_rows / missed if missed else float(window_rows)
         waiting = window_rows if missed else 0
         read = pages * self.table.page_rows * CODE_BYTES + waiting * results * self.table.row_bytes
-        seconds = rows * per_row + waiting * (factors.add + factors.probe)
+        seconds = rows * per_row + waiting * (factors.add + found)
+        slices = rows / self.slice_rows * (1 + (_CACHE_PARTS if values else 0))
+        settled = RUNS * (1 + waiting / _SETTLED_ROWS) if waiting else 0.0
+        seconds += (slices + requests + settled) * factors.call
+        seconds += RUNS * self.chunks_touched(waiting * results / RUNS) * factors.chunk
         seconds += self.storage.read_seconds(2 * requests, read)
         held = waiting * (self.stream_row_bytes + WAITING_BYTES)
         return SeekPlan(
@@ -176,14 +195,14 @@ def spread_over_pages(shares: Floats, pages: int) -> Floats:
     return found / float(found.sum())
 
 
-def best_rate(model: SeekModel, memory_bytes: float) -> SeekPlan:
+def best_rate(model: SeekModel, memory_bytes: float, *, caches: bool = True) -> SeekPlan:
     """What Seek does with so much memory: shares of it for the cache and for working, and the rest,
     less an eighth of the whole for the input batch, for the window.
 
     `SeekPlan.memory_bytes` leaves out the working memory. Raises `MemoryBudgetError` if not even
     one row may wait.
     """
-    cached = model.cached_values(memory_bytes * CACHE_SHARE)
+    cached = model.cached_values(memory_bytes * CACHE_SHARE) if caches else 0
     room = memory_bytes * (1 - CACHE_SHARE - WORKING_SHARE - 1 / 8)
     row_bytes = model.stream_row_bytes + WAITING_BYTES
     rows = int(room / row_bytes)

@@ -26,7 +26,7 @@ Where we differ:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -45,7 +45,7 @@ _JUST_ABOVE = 1 + 1e-12  # a value is cached above its threshold, not at it
 class SsbjFactors(MeshFactors):
     """MESHJOIN's, and what it costs to get table rows into the cache."""
 
-    switch: float  #: for a table row that is read, whether it moves or not
+    switch: float = field(kw_only=True)  #: for a table row that is read, whether it moves or not
 
     @classmethod
     def of(cls, factors: MeshFactors, switch: float) -> Self:
@@ -174,7 +174,12 @@ class SsbjModel:
         """Equation (2): read pages, probe the window with them, and take the batch in."""
         cached = self._cached_values(batch_rows * self.workload.loops(pages))
         disk_share: Number = self._ladder.disk_share[cached]
-        return self._fixed_seconds(pages) + batch_rows * self._seconds_per_row(disk_share)
+        chunks = np.minimum(
+            batch_rows * disk_share * self.stream.mean_matches,
+            self.workload.loops(pages) * self.workload.chunks(pages),
+        )
+        seconds: Number = self._fixed_seconds(pages) + chunks * self.factors.chunk
+        return seconds + batch_rows * self._seconds_per_row(disk_share)
 
     def rate(self, batch_rows: Number, pages: Number) -> Number:
         """Equations (3) and (4): the stream rows a second that are kept up with."""
@@ -248,13 +253,16 @@ class SsbjModel:
 
     def _seconds_per_row(self, disk_share: Number) -> Number:
         factors = self.factors
-        always = factors.receive + factors.probe + self.stream.mean_matches * factors.output
-        return always + disk_share * (factors.expire + factors.add)
+        found = factors.probe + factors.lookup
+        always = factors.receive + found + self.stream.mean_matches * factors.output
+        return always + disk_share * (factors.expire + factors.add + factors.lookup)
 
     def _fixed_seconds(self, pages: Number) -> Number:
         work = self.workload
         per_page = work.rows_per_page * (self.factors.probe + self.factors.switch)
-        return self.storage.read_seconds(1, pages * work.page_bytes) + pages * per_page
+        calls = (1 + work.loops(pages)) * self.factors.call
+        read = self.storage.read_seconds(work.requests, pages * work.page_bytes)
+        return read + pages * per_page + calls
 
     def _bytes_per_batch_row(self, disk_share: Number, loops: Number) -> Number:
         work = self.workload
@@ -280,7 +288,9 @@ def least_memory(model: SsbjModel, rate: float) -> SsbjState:
     loops = model.workload.loops(pages)
     # rate * loop_seconds <= batch_rows, solved for the window: fixed <= window_rows * idle
     idle = 1 - rate * model._seconds_per_row(ladder.disk_share)
-    fixed = rate * model._fixed_seconds(pages) * loops
+    # all chunks of a read: where rows are so few that they ask for fewer, it is too much
+    chunks = loops * model.workload.chunks(pages) * model.factors.chunk
+    fixed = rate * (model._fixed_seconds(pages) + chunks) * loops
     ends = np.append(ladder.threshold, np.inf)
     reach = np.full_like(idle, -np.inf)
     np.multiply(ends, idle, out=reach, where=idle > 0)
@@ -292,8 +302,16 @@ def least_memory(model: SsbjModel, rate: float) -> SsbjState:
     return model.steady_state(float(batch_rows[best]), int(pages[best]))
 
 
-def best_rate(model: SsbjModel, memory_bytes: float) -> SsbjState:
+def best_rate(
+    model: SsbjModel,
+    memory_bytes: float,
+    pages_read: int | None = None,
+    most_rows: float = math.inf,
+) -> SsbjState:
     """The steady state with the highest rate inside `memory_bytes`.
+
+    With `pages_read`, of those with so many pages a read; a batch has no more than `most_rows`,
+    which is what comes at a time.
 
     This is what equation (6) must mean. As printed it divides bytes by seconds and calls that rows
     a second. What it wants is (5), λ = (w_N + w_S) / c_loop, with the rows that the memory has room
@@ -306,10 +324,11 @@ def best_rate(model: SsbjModel, memory_bytes: float) -> SsbjState:
     the search. Exact, and never lower for more memory, under the same condition as `least_memory`.
     Raises `MemoryBudgetError`, which names the least that would do, if one row does not fit.
     """
-    pages = model.workload.page_choices()
+    choices = model.workload.page_choices()
+    pages = choices if pages_read is None else np.array([float(pages_read)])
     loops = model.workload.loops(pages)
     window_rows = _largest_window(model, memory_bytes - pages * model.workload.page_bytes, loops)
-    batch_rows = np.maximum(window_rows / loops, 1)
+    batch_rows = np.clip(window_rows / loops, 1, max(1.0, most_rows))
     fits = model.memory_bytes(batch_rows, pages) <= memory_bytes * (1 + 1e-9)  # rounding
     if not fits.any():
         least = math.ceil(model.memory_bytes(np.ones_like(pages), pages).min())

@@ -11,6 +11,7 @@ the note of the result says it may be.
 """
 
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Iterable
@@ -73,9 +74,12 @@ def measure_storage(directory: str | os.PathLike[str]) -> Storage:
                 file.write(block)
             os.fsync(descriptor)
             offsets = np.arange(0, _FILE_BYTES, BLOCK_BYTES)
-            in_order = _block_seconds(descriptor, offsets.tolist())
+            in_order = statistics.fmean(_block_seconds(descriptor, offsets.tolist()))
             generator.shuffle(offsets)
-            at_random = _block_seconds(descriptor, offsets[:_RANDOM_READS].tolist())
+            # the median: what other work on the machine adds to some reads is not the storage's
+            at_random = statistics.median(
+                _block_seconds(descriptor, offsets[:_RANDOM_READS].tolist())
+            )
     except OSError as error:
         raise StorageError(
             f"cannot measure the storage of {Path(directory)}: {error}; name a folder that can be "
@@ -89,16 +93,28 @@ def measure_storage(directory: str | os.PathLike[str]) -> Storage:
     )
 
 
-def _block_seconds(descriptor: int, offsets: Iterable[int]) -> float:
-    """The mean time to read a block at each of the offsets, or at as many as patience allows."""
+def storage_of(directory: str | os.PathLike[str]) -> Storage:
+    """As `measure_storage`, but once for each file system in the life of this process."""
+    device = Path(directory).stat().st_dev
+    if device not in _measured:
+        _measured[device] = measure_storage(directory)
+    return _measured[device]
+
+
+_measured: dict[int, Storage] = {}  # by device
+
+
+def _block_seconds(descriptor: int, offsets: Iterable[int]) -> list[float]:
+    """The times to read a block at each of the offsets, or at as many as patience allows."""
     if hasattr(os, "posix_fadvise"):  # not on macOS
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    begin = now = time.perf_counter()
-    reads = 0
+    seconds: list[float] = []
+    begin = last = time.perf_counter()
     for offset in offsets:
         os.pread(descriptor, BLOCK_BYTES, offset)
-        reads += 1
         now = time.perf_counter()
+        seconds.append(max(now - last, 1e-9))
+        last = now
         if now - begin > _PATIENCE_SECONDS:
             break
-    return max(now - begin, 1e-9) / reads
+    return seconds

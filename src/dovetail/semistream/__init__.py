@@ -31,7 +31,7 @@ def make(
 
 
 def choose(algorithm: str) -> str:
-    """The name of a known algorithm; `auto` is Seek."""
+    """The name of a known algorithm; `auto` is Seek, unless the cost models say otherwise."""
     if algorithm == "auto":
         return Seek.name
     if algorithm not in ALGORITHMS:

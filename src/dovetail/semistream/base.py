@@ -14,7 +14,7 @@ key at all every row is a candidate of every other.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -29,6 +29,7 @@ from dovetail.kernel.matching import OutputLayout
 from dovetail.kernel.memory import Reservation, format_bytes
 from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, Span
+from dovetail.semistream.shedding import FrequencyLookup
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 INNER, LEFT_OUTER, SEMI, ANTI = HOWS = ("inner", "left", "semi", "anti")
@@ -151,6 +152,9 @@ class SemiStreamJoin(ABC):
         self._ended = False
         self._status = Status.IDLE
         self._arrived = 0  # rows so far, which gives each its place in the stream
+        #: how often the table has each code, once shedding has asked for it
+        self.frequencies: FrequencyLookup | None = None
+        self.aside_bytes = 0  #: what they take, so that the window is made no larger than it can be
 
     # -- the protocol -----------------------------------------------------------------------
 
@@ -163,11 +167,7 @@ class SemiStreamJoin(ABC):
             return
         incoming = Reservation(self.ctx.budget, "input")
         self._stream_row_bytes = batch.nbytes / batch.num_rows
-        while not incoming.try_grow(batch.nbytes):
-            if not self._can_make_room():
-                self._refuse(batch.nbytes, "an input batch")
-            for out in self._make_room():
-                yield self._count("arriving", out)
+        yield from self.make_room_for(incoming, batch.nbytes, "an input batch")
         try:
             for piece in self._slices(batch):
                 for out in self._arrive(piece):
@@ -175,6 +175,16 @@ class SemiStreamJoin(ABC):
         finally:
             incoming.resize(0)
         self._status = Status.MORE if self.pending() else self._resting()
+
+    def make_room_for(
+        self, reservation: Reservation, nbytes: int, what: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Reserve memory for what comes from outside; works rows off until there is room."""
+        while not reservation.try_grow(nbytes):
+            if not self._can_make_room():
+                self._refuse(nbytes, what)
+            for out in self._make_room():
+                yield self._count("arriving", out)
 
     def finish(self, side: int) -> None:
         self._ended = True
@@ -201,6 +211,15 @@ class SemiStreamJoin(ABC):
 
     @abstractmethod
     def snapshot(self) -> Snapshot: ...
+
+    @property
+    def arrived(self) -> int:
+        """The rows so far, and the number that the next one gets."""
+        return self._arrived
+
+    def oldest(self) -> int | None:
+        """The number of the first row that waits; None if none does."""
+        return None
 
     def check(self) -> None:
         total = self.ctx.budget.total_bytes
@@ -434,4 +453,14 @@ def check_budget(partition_bytes: int | None, table: StagedTable) -> None:
 
 def in_stream_order(run: Run) -> Rows:
     """The rows of a run in the order in which they came."""
-    return np.argsort(np.where(run.ats < 0, ~run.ats, run.ats), kind="stable")
+    return np.argsort(_numbers(run), kind="stable")
+
+
+def first_number(runs: Iterable[tuple[Run, int]]) -> int | None:
+    """The least number of the rows of some runs, each from its place on; None if there are none."""
+    return min((int(_numbers(run)[start:].min()) for run, start in runs), default=None)
+
+
+def _numbers(run: Run) -> Rows:
+    """Of each row, how many came before it; those that can match nothing are marked as such."""
+    return np.where(run.ats < 0, ~run.ats, run.ats)

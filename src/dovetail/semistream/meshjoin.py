@@ -35,7 +35,7 @@ from dovetail.kernel.blocks import BLOCK, RESIDENT
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run
-from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec
+from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec, first_number
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 _PACKET_BYTES_PER_ROW = 5  # whether it has matched, and how often
@@ -81,6 +81,7 @@ class MeshJoin(SemiStreamJoin):
         super().__init__(spec, context, table, snapshot)
         self.packets: list[Packet] = []
         self.page = 0  #: the page that the scan reads next
+        self.scanned = 0  #: pages, by this object
         self.b = min(b or self._read_pages(), max(1, table.pages))
         self._asked_w = w
         if snapshot is not None:
@@ -103,7 +104,7 @@ class MeshJoin(SemiStreamJoin):
         total = self.ctx.budget.total_bytes
         if total is None:
             return 1 << 30
-        fixed = self.working_bytes + self.table.nbytes
+        fixed = self.working_bytes + self.table.nbytes + self.aside_bytes
         return max(1, (total - fixed) * 3 // 4)  # the rest is for the input batch
 
     def _read_pages(self) -> int:
@@ -117,6 +118,9 @@ class MeshJoin(SemiStreamJoin):
 
     def pending(self) -> int:
         return sum(len(packet.run) for packet in self.packets)
+
+    def oldest(self) -> int | None:
+        return first_number((packet.run, 0) for packet in self.packets)
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
         yield from self._enqueue(run)
@@ -156,6 +160,7 @@ class MeshJoin(SemiStreamJoin):
                 yield from self._join(packet, stored, base)
                 packet.seen += count
             left -= count
+            self.scanned += count
             self.page = (self.page + count) % self.table.pages
             while self.packets and self.packets[0].seen == self.table.pages:
                 packet = self.packets.pop(0)

@@ -27,7 +27,7 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run, merge_runs
-from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec
+from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec, first_number
 from dovetail.semistream.cache import Cache, firsts_of
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
@@ -70,11 +70,15 @@ class Seek(SemiStreamJoin):
     def pending(self) -> int:
         return sum(len(run) for run in self._waiting) - sum(self._settled)
 
+    def oldest(self) -> int | None:
+        return first_number(zip(self._waiting, self._settled, strict=True))
+
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
         if self.cache.limit:
             missed = np.ones(len(run), dtype=np.bool_)
             for part, chosen, low, high in self.cache.lookup(run.codes):
                 missed[chosen] = False
+                self.ctx.counters.rows_cached += len(chosen)
                 yield from self._settle(run.rows, chosen, low, high, part)
             if not missed.any():
                 return

@@ -15,7 +15,7 @@ What is shed is the caller's to store or to count. Here nothing is kept from one
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +130,8 @@ SHEDDERS: dict[str, Shedder] = {
     "cluster": ClusterSample(),
 }
 
+WEIGHING = ("topw", "cluster")  #: the strategies that ask for f_R
+
 
 def shedder(name: str) -> Shedder:
     """The strategy of that name."""
@@ -171,6 +173,13 @@ class Frequencies:
     def __init__(self, sorted_codes: Codes) -> None:
         """From the codes of all rows of the relation, in ascending order."""
         self._codes, self._counts = _distinct(sorted_codes)
+
+    @classmethod
+    def counted(cls, codes: Codes, counts: Counts) -> Self:
+        """From the different codes, in ascending order, and how often each occurs."""
+        made = cls(codes[:0])
+        made._codes, made._counts = codes, counts
+        return made
 
     @property
     def nbytes(self) -> int:
@@ -223,6 +232,11 @@ class SketchedFrequencies:
         different, places = np.unique(codes, return_inverse=True)
         estimates = map(self._sketch.get_estimate, different.tolist())
         return _rounded(estimates, len(different))[places]
+
+
+def check_sketches() -> None:
+    """Raises `ArgumentError` if there are no sketches for want of their package."""
+    _count_min_sketch(_SKETCH_ROWS, _SKETCH_LEAST_BUCKETS)
 
 
 def _count_min_sketch(rows: int, buckets: int) -> Any:

@@ -109,7 +109,7 @@ class Ssbj(AMeshJoin):
         total = self.ctx.budget.total_bytes
         if total is None:
             return 1 << 30
-        fixed = self.working_bytes + self.table.nbytes + self.cache.nbytes
+        fixed = self.working_bytes + self.table.nbytes + self.aside_bytes + self.cache.nbytes
         return max(1, (total - fixed) * 5 // 8)  # the rest: input batch and switching buffer
 
     # -- cache phase ------------------------------------------------------------------------
@@ -119,6 +119,7 @@ class Ssbj(AMeshJoin):
             missed = np.ones(len(run), dtype=np.bool_)
             for part, chosen, low, high in self.cache.lookup(run.codes):
                 missed[chosen] = False
+                self.ctx.counters.rows_cached += len(chosen)
                 yield from self._settle(run.rows, chosen, low, high, part)
             self._miss_share += (missed.mean() - self._miss_share) / 4
             if not missed.all():

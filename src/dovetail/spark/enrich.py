@@ -22,13 +22,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from dovetail.costs.latency import pages_within
 from dovetail.errors import ArgumentError
+from dovetail.semistream.overload import Pace
+from dovetail.spark.choosing import record, with_algorithm
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
     arrow_schema,
+    arrow_types,
     mark_partition,
     partition_of,
+    quoted,
     union_layout,
     woken_partition,
 )
@@ -37,10 +42,13 @@ from dovetail.spark.plan import (
     clock_of,
     default_state,
 )
+from dovetail.spark.refresh import restage
 from dovetail.spark.session import check_session
-from dovetail.spark.staging import Table, check_staged_budget, ensure_staged, read_table, restage
+from dovetail.spark.shedding import check_target
+from dovetail.spark.staging import check_staged_budget, ensure_staged
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
+from dovetail.spark.tables import OpenTable, Table, open_table
 from dovetail.specs import EnrichOptions, EnrichSpec, enrich_spec
 
 _log = logging.getLogger("dovetail")
@@ -55,12 +63,15 @@ def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: s
             "refresh= needs a table that can be read again: give its path or name in place of a "
             "DataFrame, or call dovetail.refresh(state, table=...) when it has changed"
         )
-    frame = table if isinstance(table, DataFrame) else read_table(session, table)
-    spec = resolve_enrich(stream, frame, options, name)
+    opened = open_table(session, table)
+    spec = resolve_enrich(stream, opened, options, name)
+    if spec.pace is not None:
+        spec = replace(spec, pace=_planned_pace(stream, opened, spec, options))
     if spec.state is None:
         spec = replace(spec, state=_scratch(session))
-    ensure_staged(frame, spec, None if isinstance(table, DataFrame) else str(table))
+    ensure_staged(opened, spec)
     check_staged_budget(spec)
+    spec = _decided(stream, opened, spec, options)
     if spec.refresh_seconds is not None:
         _refresh_regularly(session, spec)
     layout = union_layout(stream.schema, StructType())
@@ -74,14 +85,14 @@ def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: s
         step = streaming_step(spec, layout, keep_operator=spec.partitions >= cores)
     else:
         step = batch_step(spec, layout)
-    return shuffled.mapInArrow(step, _output_schema(spec, stream.schema, frame.schema))
+    return shuffled.mapInArrow(step, _output_schema(spec, stream.schema, opened.schema))
 
 
 def resolve_enrich(
-    stream: DataFrame, table: DataFrame, options: EnrichOptions, name: str
+    stream: DataFrame, table: OpenTable, options: EnrichOptions, name: str
 ) -> EnrichSpec:
     """The checked spec, and a check of the state directory if there is one already."""
-    if table.isStreaming:
+    if table.streaming:
         raise ArgumentError(
             "the table streams: enrich takes a stream and a batch DataFrame. Read the table with "
             "read instead of readStream; two streams are a job for dovetail.join."
@@ -91,12 +102,48 @@ def resolve_enrich(
     if stream.isStreaming and options.state is None:
         options = replace(options, state=default_state(session, name))
     spec = enrich_spec(
-        arrow_schema("stream", stream), arrow_schema("table", table), options, parallelism
+        arrow_schema("stream", stream), arrow_types("table", table.schema), options, parallelism
     )
+    _check_overload(stream, options, spec)
     check_collations("stream", stream.schema, spec.semistream.stream_keys)
     check_collations("table", table.schema, spec.semistream.table_keys)
+    spec = with_algorithm(stream, table, spec, options)
     if stream.isStreaming and spec.state is not None and (spec.state / IDENTITY).exists():
         compare_identity(spec.state, read_identity(spec.state), spec.identity())
+    return spec
+
+
+def _check_overload(stream: DataFrame, options: EnrichOptions, spec: EnrichSpec) -> None:
+    """Refuse what makes sense for a stream only, and a place that rows cannot go to."""
+    for name in ("shed", "latency"):
+        if getattr(options, name) is not None and not stream.isStreaming:
+            raise ArgumentError(
+                f"{name}= is for streams: nothing outruns a batch DataFrame, and none of its rows "
+                "wait for others. Leave it out, or read the input with readStream."
+            )
+    if spec.shedding is not None and spec.shedding.to is not None:
+        check_target(spec.shedding.to)
+
+
+def _planned_pace(
+    stream: DataFrame, table: OpenTable, spec: EnrichSpec, options: EnrichOptions
+) -> Pace:
+    """How much a step scans, until it is known how often steps come. Measures the machine."""
+    from dovetail.spark.explain import planned_enrich  # which asks this module for the spec
+
+    assert spec.pace is not None
+    plan = planned_enrich(stream, table, spec, options)
+    return replace(spec.pace, pages=pages_within(plan, spec.pace.seconds))
+
+
+def _decided(
+    stream: DataFrame, table: OpenTable, spec: EnrichSpec, options: EnrichOptions
+) -> EnrichSpec:
+    """The spec with the algorithm that is used: now that the table is staged, its size is known."""
+    before, spec = spec.algorithm, with_algorithm(stream, table, spec, options)
+    if spec.pace is not None and spec.algorithm != before:
+        spec = replace(spec, pace=_planned_pace(stream, table, spec, options))
+    record(spec)
     return spec
 
 
@@ -132,7 +179,7 @@ def _worth_sending(stream: DataFrame, spec: EnrichSpec) -> DataFrame:
     """Rows with a null key match nothing; only `left` and `anti` have a use for them."""
     if spec.semistream.how in ("left", "anti"):
         return stream
-    keys = (stream[f"`{key}`"].isNotNull() for key in spec.semistream.stream_keys)
+    keys = (stream[quoted(key)].isNotNull() for key in spec.semistream.stream_keys)
     return stream.where(reduce(lambda a, b: a & b, keys))
 
 

@@ -12,17 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from dovetail.costs.calibrate import Sizes, calibrate
+from dovetail.costs.calibrate import factors_for
 from dovetail.costs.explain import Explanation, PlannedJoin, explain_join, row_width
 from dovetail.costs.explain_enrich import Machine, PlannedEnrich, TableSize, explain_enrich
-from dovetail.costs.storage import measure_storage
+from dovetail.costs.latency import pages_within
+from dovetail.costs.storage import storage_of
 from dovetail.errors import ArgumentError, StateError
 from dovetail.semistream import StagedTable
 from dovetail.spark.enrich import resolve_enrich
 from dovetail.spark.metrics import progress
 from dovetail.spark.plan import resolve_join
-from dovetail.spark.staging import Table, read_table, shape_of
+from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
+from dovetail.spark.tables import OpenTable, Table, open_table
 from dovetail.specs import (
     TABLES,
     EnrichOptions,
@@ -74,41 +76,62 @@ def explain_enrich_planned(
 ) -> Explanation:
     """Check an enrichment's arguments as `plan_enrich` would, and say what the plan would be.
 
-    Measures the processor and the storage, for about two seconds; nothing is staged.
+    Nothing is staged or written.
     """
     if not 0 <= skew < math.inf:
         raise ArgumentError(f"skew={skew!r} is not a number of 0 or more")
     session = stream.sparkSession
-    frame = table if isinstance(table, DataFrame) else read_table(session, table)
+    opened = open_table(session, table)
     spec, state, note = _resolve(
-        lambda chosen: resolve_enrich(stream, frame, chosen, name), options
+        lambda chosen: resolve_enrich(stream, opened, chosen, name), options
     )
+    plan = planned_enrich(stream, opened, replace(spec, state=state), options, samples)
+    plan = replace(plan, skew=float(skew), state_note=note)
+    if plan.latency is not None:
+        plan = replace(plan, pages=pages_within(plan, plan.latency))
+    return explain_enrich(plan)
+
+
+def planned_enrich(
+    stream: DataFrame,
+    table: OpenTable,
+    spec: EnrichSpec,
+    options: EnrichOptions,
+    samples: tuple[pa.Table, pa.Table] | None = None,
+) -> PlannedEnrich:
+    """What the cost models have to know.
+
+    Measures the machine, for about two seconds, unless this process or the state has done so.
+    """
     sample, table_sample = samples or (None, None)
-    size = _table_size(frame, spec, state, table_sample)
-    sizes = Sizes(
-        stream_row_bytes=max(1, round(row_width(spec.semistream.stream, sample).nbytes)),
-        table_row_bytes=max(1, round(size.row_bytes)),
+    size = _table_size(table, spec, spec.state, table_sample)
+    width = row_width(spec.semistream.stream, sample).nbytes
+    recorded = spec.recorded
+    machine = recorded.machine if recorded else _machine(stream, spec, width, size.row_bytes)
+    return PlannedEnrich(
+        spec=spec.semistream,
+        algorithm=spec.algorithm,
+        asked_algorithm=options.algorithm,
+        memory_bytes=spec.memory_bytes,
+        partitions=spec.partitions,
+        asked_partitions=options.partitions,
+        streaming=stream.isStreaming,
+        table=size,
+        machine=machine,
+        state=spec.state,
+        sample=sample,
+        latency=None if spec.pace is None else spec.pace.seconds,
+        shedding=spec.shedding,
+        batch_rows=int(stream.sparkSession.conf.get(_BATCH_ROWS) or 10_000),
+        why=recorded.choice.why if recorded else "",
     )
-    return explain_enrich(
-        PlannedEnrich(
-            spec=spec.semistream,
-            algorithm=spec.algorithm,
-            asked_algorithm=options.algorithm,
-            memory_bytes=spec.memory_bytes,
-            partitions=spec.partitions,
-            asked_partitions=options.partitions,
-            streaming=stream.isStreaming,
-            table=size,
-            machine=Machine(
-                calibrate(sizes).factors,
-                measure_storage(_existing(state)),
-                int(session.sparkContext.defaultParallelism),
-            ),
-            skew=float(skew),
-            state=state,
-            state_note=note,
-            sample=sample,
-        )
+
+
+def _machine(stream: DataFrame, spec: EnrichSpec, stream_width: float, width: float) -> Machine:
+    return Machine(
+        factors_for(stream_width, width),
+        storage_of(_existing(spec.state)),
+        int(stream.sparkSession.sparkContext.defaultParallelism),
     )
 
 
@@ -120,7 +143,7 @@ def _existing(path: Path | None) -> Path:
 
 
 def _table_size(
-    table: DataFrame, spec: EnrichSpec, state: Path | None, sample: pa.Table | None
+    table: OpenTable, spec: EnrichSpec, state: Path | None, sample: pa.Table | None
 ) -> TableSize:
     """From the staged table if there is one; else from what Spark and the files tell."""
     staged = _staged_size(spec, state)
@@ -129,10 +152,13 @@ def _table_size(
     schema = spec.semistream.table
     width = row_width(schema, None if sample is None else sample.select(schema.names))
     page_rows = max(1, int(shape_of(spec).page_bytes / max(1.0, width.nbytes)))
-    rows = _rows_of_files(table)
-    source = "the row count of its Parquet files, before any filter"
+    rows, source = table.rows(), "the row count of its snapshot, before any deletes"
     if rows is None:
-        facts: Any = table._jdf.queryExecution().optimizedPlan().stats()  # no public call tells
+        rows = _rows_of_files(table.read())
+        source = "the row count of its Parquet files, before any filter"
+    if rows is None:
+        plan: Any = table.read()._jdf.queryExecution().optimizedPlan()  # no public call tells
+        facts = plan.stats()
         counted = facts.rowCount()
         if counted.isDefined():
             rows, source = int(str(counted.get())), "by Spark's statistics"

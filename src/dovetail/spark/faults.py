@@ -25,6 +25,7 @@ POINTS = (
     "mid-emit",
     "after-emit",
 )
+SHED_POINTS = ("mid-publish", "after-publish")  #: only where rows are left out, and kept
 _DIRECTORY = os.environ.get("DOVETAIL_FAULT", "")
 
 

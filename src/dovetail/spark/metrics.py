@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dovetail.costs.choice import Recorded
 from dovetail.kernel.memory import Budget, format_bytes
 from dovetail.kernel.protocol import Counters
+from dovetail.spark.choosing import read_chosen
 from dovetail.spark.state import IDENTITY, PartitionState, read_identity, read_manifest
 from dovetail.specs import state_path
 
@@ -24,21 +26,32 @@ _MAX_BYTES = 1 << 20
 def empty_totals() -> dict[str, Any]:
     return {
         "rows_in": [0, 0],
+        "rows_shed": 0,
+        "longest_wait": 0.0,
         "rows_out": {},
+        "rows_cached": 0,
         "rows_unmatched_key": 0,
         "flushed_rows": 0,
         "flushed_bytes": 0,
         "bytes_read": 0,
         "steps": 0,
         "seconds": 0.0,
+        "join_seconds": 0.0,
         "memory_peak": {},
     }
 
 
 def add_step(
-    totals: dict[str, Any], counters: Counters, budget: Budget, seconds: float
+    totals: dict[str, Any],
+    counters: Counters,
+    budget: Budget,
+    seconds: float,
+    join_seconds: float = 0.0,
 ) -> dict[str, Any]:
-    """The totals after a step; the ones before are left as they were."""
+    """The totals after a step; the ones before are left as they were.
+
+    Of its seconds, `join_seconds` were spent in the operator.
+    """
     rows_out = dict(totals["rows_out"])
     for phase, rows in counters.rows_out.items():
         rows_out[phase] = rows_out.get(phase, 0) + rows
@@ -47,13 +60,17 @@ def add_step(
         peaks[component] = max(peaks.get(component, 0), nbytes)
     return {
         "rows_in": [a + b for a, b in zip(totals["rows_in"], counters.rows_in, strict=True)],
+        "rows_shed": totals.get("rows_shed", 0) + counters.rows_shed,
+        "longest_wait": totals.get("longest_wait", 0.0),
         "rows_out": rows_out,
+        "rows_cached": totals.get("rows_cached", 0) + counters.rows_cached,
         "rows_unmatched_key": totals["rows_unmatched_key"] + counters.rows_unmatched_key,
         "flushed_rows": totals["flushed_rows"] + counters.flushed_rows,
         "flushed_bytes": totals["flushed_bytes"] + counters.flushed_bytes,
         "bytes_read": totals["bytes_read"] + counters.bytes_read,
         "steps": totals["steps"] + 1,
         "seconds": totals["seconds"] + seconds,
+        "join_seconds": totals.get("join_seconds", 0.0) + join_seconds,
         "memory_peak": peaks,
     }
 
@@ -80,6 +97,15 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a join of a stream with a table costs, predicted or measured."""
+
+    rate: float  #: stream rows a second that all partitions together can take, at most
+    wait_seconds: float  #: from a row's arrival to its last result, at most
+    bytes_per_row: float  #: read of the staged table, besides the rows that matched
+
+
+@dataclass(frozen=True)
 class Progress:
     """A join as of its newest committed versions; `dovetail.progress(state)` makes one."""
 
@@ -87,6 +113,7 @@ class Progress:
     identity: dict[str, Any]
     budget_bytes: int | None
     partitions: list[PartitionProgress] = field(default_factory=list)
+    chosen: Recorded | None = None  #: of an enrichment: how its algorithm came about
 
     @property
     def version(self) -> int:
@@ -98,6 +125,50 @@ class Progress:
         """Rows taken in from the left and the right, those with a null key left out."""
         left, right = (sum(p.totals["rows_in"][side] for p in self.partitions) for side in (0, 1))
         return left, right
+
+    @property
+    def rows_shed(self) -> int:
+        """Rows left out because the stream outran the join; `rows_in` does not have them."""
+        return sum(int(part.totals.get("rows_shed", 0)) for part in self.partitions)
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds from the start of the step that took a row in until it was settled, at most.
+
+        Measured for the rows of a stream that are looked up in a table; else 0.
+        """
+        return max((p.totals.get("longest_wait", 0.0) for p in self.partitions), default=0.0)
+
+    @property
+    def rows_cached(self) -> int:
+        """Stream rows that a cache of the table settled as they came."""
+        return sum(int(part.totals.get("rows_cached", 0)) for part in self.partitions)
+
+    @property
+    def predicted(self) -> Cost | None:
+        """What the cost model expected when the state was new; None if it was not asked.
+
+        For the join alone: Spark's own time is not part of it.
+        """
+        told = None if self.chosen is None else self.chosen.choice.predicted
+        if told is None or not told.rate:
+            return None
+        return Cost(told.rate, told.wait_seconds, told.scanned_per_row)
+
+    @property
+    def measured(self) -> Cost | None:
+        """The same as it has turned out so far; None for two streams, and before the first row.
+
+        The rate is that of the time spent joining; the wait is `longest_wait`, so it has Spark's
+        own time in it.
+        """
+        rows = self.rows_in[0]
+        seconds = sum(p.totals.get("join_seconds", 0.0) for p in self.partitions)
+        if self.chosen is None or not (rows and seconds):
+            return None
+        read = sum(int(part.totals["bytes_read"]) for part in self.partitions)
+        rate = rows / seconds * self.chosen.at_once
+        return Cost(rate, self.longest_wait, read / rows)
 
     @property
     def rows_out(self) -> dict[str, int]:
@@ -142,9 +213,11 @@ class Progress:
         came = " + ".join(f"{rows:,}" for rows in self.rows_in[: 1 if enriches else 2])
         out = ", ".join(f"{rows:,} {phase}" for phase, rows in sorted(self.rows_out.items()))
         limit = "unbounded" if self.budget_bytes is None else format_bytes(self.budget_bytes)
+        shed = f"{self.rows_shed:,} left out, " if self.rows_shed else ""
+        cached = f"{self.rows_cached:,} of them cached, " if self.rows_cached else ""
         return (
             f"{self.identity['algorithm']} after batch {self.version}: "
-            f"{came} rows in, "
+            f"{came} rows in, {cached}{shed}"
             f"{sum(self.rows_out.values()):,} out ({out or 'none'}), {self.pending_rows:,} rows "
             f"pending, {format_bytes(self.memory.get('total', 0))} of {limit} used at most, "
             f"{format_bytes(self.spilled_bytes)} spilled"
@@ -177,7 +250,8 @@ def progress(state: str | Path) -> Progress:
                 )
             )
             break
-    return Progress(root, identity, budget, partitions)
+    chosen = read_chosen(root) if identity.get("job") == "enrich" else None
+    return Progress(root, identity, budget, partitions, chosen)
 
 
-__all__ = ["IDENTITY", "PartitionProgress", "Progress", "progress"]
+__all__ = ["IDENTITY", "Cost", "PartitionProgress", "Progress", "progress"]

@@ -12,11 +12,7 @@ staging was interrupted, and is staged again.
 
 A table may change while it is read. Spark reads the files that it listed at the start, so if names,
 sizes or times of these differ afterwards the staged rows are of no one version: staging starts
-over, and gives up after a few times.
-
-A refresh stages a new version and makes it the one in use. A step that finds its operator on an
-older one lets that finish the rows it holds and goes on with the new one, so a row is joined with
-one version. Versions that no partition needs are deleted.
+over, and gives up after a few times. (A snapshot of a lakehouse table does not change.)
 """
 
 import contextlib
@@ -31,12 +27,10 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -47,23 +41,28 @@ from dovetail.errors import (
     StateMissingError,
     StorageError,
     TableChangedError,
+    TableUnreadableError,
 )
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
 from dovetail.semistream.base import check_budget
+from dovetail.semistream.frequencies import check_frequencies
+from dovetail.semistream.shedding import WEIGHING
 from dovetail.semistream.table import PAGE_BYTES, StagedTable, TableWriter
-from dovetail.spark.layout import arrow_schema, partition_of
+from dovetail.spark.layout import partition_of
 from dovetail.spark.state import PartitionState
-from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version, state_path
+from dovetail.spark.tables import OpenTable
+from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version
 
 STAGED = "staged.json"
 _CODE, _PART = "__dovetail_code", "__dovetail_partition"
 _ATTEMPTS = 3
 _LEAST_PAGE_BYTES = 4 << 10
+_PASSED_ON = {  # errors of a task that say all there is to say
+    kind.__name__: kind for kind in (ArgumentError, StorageError, TableUnreadableError)
+}
 
 Batches = Iterator[pa.RecordBatch]
-Source = str | Path | None
-Table = DataFrame | str | Path
 
 
 @dataclass(frozen=True)
@@ -99,16 +98,16 @@ def shape_of(spec: EnrichSpec) -> Shape:
     return Shape(table.table, table.table_keys, spec.partitions, page)
 
 
-def ensure_staged(table: DataFrame, spec: EnrichSpec, source: str | None) -> str:
+def ensure_staged(table: OpenTable, spec: EnrichSpec) -> str:
     """The version in use; stages the table if the state directory has none yet."""
     assert spec.state is not None
     shape = shape_of(spec)
-    with _alone(spec.state / TABLES):
+    with alone(spec.state / TABLES):
         if (spec.state / TABLES / CURRENT).exists():
             version = staged_version(spec.state)
-            _check_staged(spec.state / TABLES / version, shape)
+            check_staged(spec.state / TABLES / version, shape)
             return version
-        return stage(table, shape, spec.state, source)
+        return stage(table, shape, spec.state)
 
 
 def check_staged_budget(spec: EnrichSpec) -> None:
@@ -119,24 +118,26 @@ def check_staged_budget(spec: EnrichSpec) -> None:
         table = StagedTable(directory / f"p{number:05d}", spec.semistream.table)
         try:
             check_budget(spec.partition_bytes, table)
+            if spec.shedding is not None and spec.shedding.strategy in WEIGHING:
+                check_frequencies(table, spec.partition_bytes)
         finally:
             table.close()
 
 
-def stage(table: DataFrame, shape: Shape, state: Path, source: str | None) -> str:
+def stage(table: OpenTable, shape: Shape, state: Path) -> str:
     """Stage the table as it is now as a new version, and make that the one in use."""
     root = state / TABLES
-    version = _next_version(root, _referred_to(state, shape.partitions))
+    version = _next_version(root, referred_to(state, shape.partitions))
     for _ in range(_ATTEMPTS):
-        before = fingerprint(table)
+        before = table.version()
         rows = _run(table, shape, root / version)
-        if fingerprint(table) == before:
+        if table.version() == before:
             facts = {
                 "rows": rows,
-                "source": source,
+                "source": table.source,
                 "page_bytes": shape.page_bytes,
                 "fingerprint": before,
-                "plan": _plan(table, source),
+                "plan": table.plan(),
                 **shape.facts(),
             }
             _seal(root, version, facts)
@@ -148,71 +149,8 @@ def stage(table: DataFrame, shape: Shape, state: Path, source: str | None) -> st
     )
 
 
-def restage(
-    state: str | Path, table: Table | None, session: SparkSession, *, verify: bool = True
-) -> str:
-    """Stage a changed table again; returns the version in use, the same if nothing changed.
-
-    A copy that is damaged is staged again too; finding out means to `verify` all of it.
-    """
-    root = state_path(state)
-    staged_version(root)  # says so if there is none
-    with _alone(root / TABLES):
-        version = staged_version(root)
-        facts = _facts(root / TABLES / version)
-        if isinstance(table, DataFrame):
-            source, frame = None, table
-        else:
-            source = table or facts["source"]
-            if source is None:
-                raise ArgumentError(
-                    f"the table staged in {root} was given as a DataFrame, so it cannot be read "
-                    "again: hand the new one over, dovetail.refresh(state, table=...)"
-                )
-            frame = read_table(session, source)
-        _same_columns(frame, facts, root)
-        fields = arrow_schema("table", frame)
-        schema = pa.schema([fields.field(name) for name in facts["columns"]])
-        shape = Shape(schema, tuple(facts["keys"]), facts["partitions"], facts["page_bytes"])
-        _check_staged(root / TABLES / version, shape)
-        if _unchanged(frame, source, facts) and not (
-            verify and _damaged(root / TABLES / version, shape)
-        ):
-            return version
-        staged = stage(frame, shape, root, None if source is None else str(source))
-        _delete_unused(root, {version, staged}, shape.partitions)
-        return staged
-
-
-def _unchanged(table: DataFrame, source: Source, facts: dict[str, Any]) -> bool:
-    """Whether the table is the one that was staged."""
-    files = fingerprint(table)
-    if files is None or _plan(table, source) != facts.get("plan"):
-        return False
-    return bool(files == facts["fingerprint"])
-
-
-def _plan(table: DataFrame, source: Source) -> int | None:
-    """Tells two DataFrames over the same files apart; in another session it may be another."""
-    return table.semanticHash() if source is None else None
-
-
-def _damaged(directory: Path, shape: Shape) -> bool:
-    """Whether any page of a staged version is lost, or has another checksum than it had."""
-    try:
-        for number in range(shape.partitions):
-            table = StagedTable(directory / f"p{number:05d}", shape.schema)
-            try:
-                table.verify()
-            finally:
-                table.close()
-    except StateError:
-        return True
-    return False
-
-
 @contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(root: Path) -> Iterator[None]:
     """One at a time stages below this directory, whatever thread or process it is in."""
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -225,49 +163,11 @@ def _alone(root: Path) -> Iterator[None]:
         yield
 
 
-def read_table(session: SparkSession, table: str | Path) -> DataFrame:
-    """A table given by the path of Parquet files, or by its name in the catalogue."""
-    text = str(table)
-    path = Path(text)
-    if path.is_dir() and (path / "_delta_log").is_dir():
-        raise ArgumentError(
-            f"table={text!r} is a Delta table: read it with spark.read.format('delta') and hand "
-            "over the DataFrame"
-        )
-    try:
-        if path.exists() or "/" in text:
-            return session.read.parquet(text)
-        session.catalog.refreshTable(text)
-        return session.table(text)
-    except AnalysisException as error:
-        reason = str(error).splitlines()[0]
-        raise ArgumentError(
-            f"table={text!r} is neither the path of Parquet files nor the name of a table that "
-            f"this session knows: {reason}"
-        ) from error
-
-
-def fingerprint(table: DataFrame) -> list[list[str | int]] | None:
-    """Names, sizes and times of the files behind a table; None if it is not made of files."""
-    files = []
-    for uri in sorted(table.inputFiles()):
-        url = urlparse(uri)
-        entry: list[str | int] = [uri]
-        if url.scheme in ("", "file"):
-            with contextlib.suppress(OSError):
-                facts = Path(unquote(url.path)).stat()
-                entry += [facts.st_size, facts.st_mtime_ns]
-        files.append(entry)
-    return files or None
-
-
-def _run(table: DataFrame, shape: Shape, directory: Path) -> int:
+def _run(table: OpenTable, shape: Shape, directory: Path) -> int:
     """The staging job; returns how many rows it wrote."""
     shutil.rmtree(directory, ignore_errors=True)
     # plain names on the way, whatever the table calls its columns
-    needed = table.select(
-        [table[f"`{name}`"].alias(f"c{n}") for n, name in enumerate(shape.schema.names)]
-    )
+    needed = table.read(shape.schema.names).toDF(*(f"c{n}" for n in range(len(shape.schema))))
     names = [f"c{index}" for index in shape.key_columns]
     present = reduce(lambda a, b: a & b, (needed[name].isNotNull() for name in names))
     types = [needed.schema[name].dataType for name in names]
@@ -285,10 +185,10 @@ def _run(table: DataFrame, shape: Shape, directory: Path) -> int:
     except OSError as error:
         raise storage_problem(error, directory, "write to") from error
     except PythonException as error:
-        problem = re.search(r"errors\.StorageError: (.*)", str(error))
+        problem = re.search(rf"errors\.({'|'.join(_PASSED_ON)}): (.*)", str(error))
         if problem is None:
             raise
-        raise StorageError(problem[1]) from error
+        raise _PASSED_ON[problem[1]](problem[2]) from error
     for left_over in directory.glob("attempt-*"):
         shutil.rmtree(left_over, ignore_errors=True)
     return sum(int(row["rows"]) for row in counts)
@@ -362,7 +262,7 @@ def _replace(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _facts(directory: Path) -> dict[str, Any]:
+def staged_facts(directory: Path) -> dict[str, Any]:
     """What was staged."""
     try:
         facts: dict[str, Any] = json.loads((directory / STAGED).read_text())
@@ -374,8 +274,8 @@ def _facts(directory: Path) -> dict[str, Any]:
         ) from None
 
 
-def _check_staged(directory: Path, shape: Shape) -> None:
-    facts = _facts(directory)
+def check_staged(directory: Path, shape: Shape) -> None:
+    facts = staged_facts(directory)
     for name, value in shape.facts().items():
         if facts.get(name) != value:
             raise StateMismatchError(
@@ -385,16 +285,7 @@ def _check_staged(directory: Path, shape: Shape) -> None:
             )
 
 
-def _same_columns(table: DataFrame, facts: dict[str, Any], state: Path) -> None:
-    missing = [name for name in facts["columns"] if name not in table.columns]
-    if missing:
-        raise StateMismatchError(
-            f"the new table lacks {', '.join(map(repr, missing))}, which the one staged in {state} "
-            "has. Add the columns, or start over with a new state directory and a new checkpoint."
-        )
-
-
-def _referred_to(state: Path, partitions: int) -> set[str]:
+def referred_to(state: Path, partitions: int) -> set[str]:
     """The versions that committed state refers to."""
     found: set[str] = set()
     for number in range(partitions):
@@ -405,11 +296,3 @@ def _referred_to(state: Path, partitions: int) -> set[str]:
                 if manifest is not None:
                     found.add(manifest.snapshot.meta["table"])
     return found
-
-
-def _delete_unused(state: Path, keep: set[str], partitions: int) -> None:
-    """Delete the versions that no committed state refers to."""
-    keep = keep | _referred_to(state, partitions)
-    for path in (state / TABLES).glob("v*"):
-        if path.name not in keep:
-            shutil.rmtree(path, ignore_errors=True)

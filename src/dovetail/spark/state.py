@@ -4,8 +4,10 @@
       identity.json          whose state this is; written once
       p00000/                one directory for each partition
         v000000000007        the manifest of version 7: written once, never changed
-        b7-<attempt>-*.arrows   blocks that version 7 added
+        b7-<attempt>-*.arrows   blocks that version 7 added, with older ones that it took along
+        b7-<attempt>-catalogue.bin  pages of the list of blocks, likewise
         b7-<attempt>-out.arrows the outbox: version 7's results
+        b7-<attempt>-shed.arrows   the rows that version 7 left out (see `shedding`)
         latest               the number of the newest version, -1 before the first: a cross-check
         metrics.jsonl        a record of each step
 
@@ -194,8 +196,8 @@ class PartitionState:
 class Outbox:
     """The results of one step, on disk until the step is committed."""
 
-    def __init__(self, directory: Path, attempt: str, schema: pa.Schema) -> None:
-        self.name = f"{attempt}-out.arrows"
+    def __init__(self, directory: Path, attempt: str, schema: pa.Schema, kind: str = "out") -> None:
+        self.name = f"{attempt}-{kind}.arrows"
         self._path = directory / self.name
         self._schema = schema
         self._handle: Any = None

@@ -11,6 +11,10 @@ on what was deferred for a slice of time, which doubles with every silent step u
 `MAX_SLICE_MS`: new rows wait no longer than a slice, and a long silence is used well. An input
 that is silent counts as ended until its next row, so Cleanup runs too.
 
+Load. A step of an enrichment may leave rows out before they are pushed, and may go on working so
+that rows do not wait too long; `overload` says when. What it left out is published between the
+commit and the results (see `shedding`).
+
 A worker keeps the operator it used last, and takes it up again if the version it needs next is the
 very one that this operator committed. It never keeps more than one.
 """
@@ -18,6 +22,7 @@ very one that this operator committed. It never keeps more than one.
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,12 +35,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from dovetail.errors import DovetailError
-from dovetail.kernel.blocks import BlockStore
+from dovetail.kernel.blocks import IN_LOG, BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
 from dovetail.kernel.protocol import SIDES, Context, Counters, Operator, Snapshot, Status
 from dovetail.spark.faults import fault_point
 from dovetail.spark.layout import UnionLayout, partition_in
 from dovetail.spark.metrics import add_step, append_record, empty_totals
+from dovetail.spark.overload import Watch, watch_over
+from dovetail.spark.shedding import publish
 from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
 from dovetail.specs import JobSpec
 
@@ -117,15 +124,23 @@ class StreamingTask:
         self.keep_operator = keep
         self.state = PartitionState(spec.state, partition)
         self.output_schema = spec.output
+        self.query_id = ""
+        self.now: Callable[[], float] = time.time  # of a clock that all workers have
         self._held: Operator | None = None  # what to release when the step ends
+        self._watch = Watch()
+        self._began = 0.0  # the attempt, by `now`
+        self._tuned: dict[str, Any] | None = None  # what is remembered of settings that change
+        self._join_seconds = 0.0  # of the operator alone
 
     def run(self, batches: Batches, query_id: str) -> Batches:
+        self.query_id = query_id
         claim(self.state.root, self.spec.identity(), query_id, self.batch_id)
         winner = self.state.committed(self.batch_id)
         if winner is None:
             winner = self._compute(batches)
         for _ in batches:  # Spark wants its input read to the end
             pass
+        self._publish(winner, ended=False)
         for number, out in enumerate(
             replay(self.state.directory, winner.header["outbox"], self.output_schema)
         ):
@@ -137,6 +152,8 @@ class StreamingTask:
     def _compute(self, batches: Batches) -> Manifest:
         fault_point("before-load")
         parent = self.state.parent_of(self.batch_id)
+        if parent is not None:
+            self._publish(parent, ended=True)  # before what is to be published is deleted
         attempt = self.state.begin(self.batch_id, parent)
         try:
             return self._attempt(batches, parent, attempt)
@@ -146,19 +163,31 @@ class StreamingTask:
         finally:
             self._let_go()
 
+    def _publish(self, version: Manifest, *, ended: bool) -> None:
+        share = self.spec.partition_bytes
+        working = sys.maxsize if share is None else share // 16  # a part of what a step works in
+        schema = self.spec.inputs[0]
+        publish(self.state, version, schema, self.query_id, working, ended=ended)
+
     def _attempt(self, batches: Batches, parent: Manifest | None, attempt: str) -> Manifest:
         started = time.perf_counter()
+        self._began, self._join_seconds = self.now(), 0.0
+        self._tuned = parent.header.get("tuned") if parent else None
+        self._watch = watch = watch_over(self.spec, self.state, parent, attempt, self._began)
         operator, was_cached = self._load(parent, attempt)
         outbox = Outbox(self.state.directory, attempt, self.output_schema)
         try:
             fault_point("after-load")
             if self.spec.outdated(operator):
                 operator = self._renewed(operator, attempt, outbox)
+                watch.drained(self.now())
+            watch.begin(operator)
             rows = self._push(operator, batches, outbox)
             fault_point("after-push")
             silent = 0
             if not rows:
                 silent = (parent.header["silent"] if parent else 0) + 1
+                self._tuned = self.spec.retune(operator, self._tuned, 0, self._began)
                 self._defer(operator, silent, outbox)
             elif self.spec.eager:
                 self._work_off(operator, MAX_SLICE_MS, outbox)
@@ -166,12 +195,14 @@ class StreamingTask:
             snapshot, files = _durable_snapshot(operator)
             fault_point("after-snapshot")
             sealed = outbox.seal()
+            seconds = time.perf_counter() - started
+            watched = watch.seal(operator, seconds, self.now())
             fault_point("after-outbox")
         finally:
             outbox.close()
+            watch.close()
             operator.ctx.store.close()  # a worker lives long, and open files keep their space
         context, pending = operator.ctx, operator.pending()
-        seconds = time.perf_counter() - started
         before = parent.totals if parent else empty_totals()
         header = {
             "files": files,
@@ -179,8 +210,12 @@ class StreamingTask:
             "pending": pending,
             "phase": "arriving" if rows else "deferred" if pending else "idle",
             "silent": silent,
-            "totals": add_step(before, context.counters, context.budget, seconds),
+            "totals": watch.totals(
+                add_step(before, context.counters, context.budget, seconds, self._join_seconds)
+            ),
+            "tuned": self._tuned,
             "budget_bytes": self.spec.memory_bytes,
+            **watched,
         }
         winner = self.state.commit(self.batch_id, attempt, header, snapshot)
         if winner.token == attempt:
@@ -236,8 +271,10 @@ class StreamingTask:
         for batch in batches:
             for side, rows in self.layout.split(batch, self.spec.inputs):
                 count += rows.num_rows
-                for out in operator.push(side, rows):
-                    outbox.put(out)
+                self._tuned = self.spec.retune(operator, self._tuned, rows.num_rows, self._began)
+                with self._watch.admitted(operator, rows, outbox.put) as kept:
+                    for out in self._timed(operator.push(side, kept)):
+                        outbox.put(out)
         return count
 
     def _defer(self, operator: Operator, silent: int, outbox: Outbox) -> None:
@@ -245,16 +282,26 @@ class StreamingTask:
         self._work_off(operator, slice_ms, outbox)
 
     def _work_off(self, operator: Operator, slice_ms: int, outbox: Outbox) -> None:
-        """Deferred work, for about this long."""
-        deadline = time.monotonic() + slice_ms / 1000
-        while time.monotonic() < deadline:
-            for out in operator.poll(_FUEL):
+        """Deferred work, for about this long, or for as long as rows would else wait too long."""
+        deadline = time.monotonic() + self._watch.slice_ms(slice_ms) / 1000
+        while time.monotonic() < deadline or not self._watch.on_pace(operator):
+            for out in self._timed(operator.poll(_FUEL)):
                 outbox.put(out)
             if operator.status() is Status.IDLE:
                 for side in SIDES:
                     operator.finish(side)
             if operator.status() is Status.DONE:
                 return
+
+    def _timed(self, results: Batches) -> Batches:
+        """The same, while it is noted how long the operator takes for them."""
+        while True:
+            started = time.perf_counter()
+            out = next(results, None)
+            self._join_seconds += time.perf_counter() - started
+            if out is None:
+                return
+            yield out
 
     def _record(
         self, operator: Operator, header: dict[str, Any], seconds: float, was_cached: bool
@@ -268,6 +315,7 @@ class StreamingTask:
                 "phase": header["phase"],
                 "rows_in": counters.rows_in,
                 "rows_out": counters.rows_out,
+                "rows_cached": counters.rows_cached,
                 "memory": {**budget.components, "total": budget.used_bytes},
                 "memory_peak": budget.peak_bytes,
                 "budget": budget.total_bytes,
@@ -276,7 +324,11 @@ class StreamingTask:
                 "pending": header["pending"],
                 "resident_bytes": _resident_bytes(),
                 "seconds": round(seconds, 4),
+                "join_seconds": round(self._join_seconds, 6),
+                "predicted": self.spec.predicted,
+                "tuned": self._tuned,
                 "cached": was_cached,
+                **self._watch.record(operator.ctx, self.now()),
             },
         )
 
@@ -297,14 +349,20 @@ def _operator(
 
 
 def _durable_snapshot(operator: Operator) -> tuple[Snapshot, list[str]]:
-    """A snapshot whose blocks are on stable storage, and the names of the files they are in."""
+    """A snapshot that is on stable storage, and the names of all files that it needs.
+
+    The files of the blocks come first, and the blocks are renumbered after them; blocks in a log
+    are found without a number.
+    """
     snapshot = operator.snapshot()
     store = operator.ctx.store
     store.sync()
-    used, numbers = np.unique(snapshot.blocks["file"], return_inverse=True)
     blocks = snapshot.blocks.copy()
-    blocks["file"] = numbers
-    return Snapshot(snapshot.meta, blocks), [store.files[int(index)] for index in used]
+    numbered = blocks["file"] != IN_LOG
+    used, numbers = np.unique(blocks["file"][numbered], return_inverse=True)
+    blocks["file"][numbered] = numbers
+    files = [*(store.files[int(index)] for index in used), *snapshot.files]
+    return Snapshot(snapshot.meta, blocks, snapshot.files), files
 
 
 def _resident_bytes() -> int | None:

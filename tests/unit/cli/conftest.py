@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dovetail.costs.choice import Choice, Recorded
+from dovetail.costs.explain_enrich import Machine, Prediction
+from dovetail.costs.meshjoin import MeshFactors
+from dovetail.costs.storage import DISK_7200
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot
+from dovetail.spark.choosing import CHOSEN
 from dovetail.spark.metrics import append_record, empty_totals
 from dovetail.spark.state import FORMAT, IDENTITY, PartitionState, prepare
 
 SHARE = 500_000
+RECORDED = Recorded(
+    Choice("seek", "no other can do it here", Prediction("seek", 9e5, 5_000, 0.5, 900, 800)),
+    Machine(MeshFactors(0, 0, 0, 0, 0), DISK_7200, cores=2),
+    at_once=2,
+)
 MakeState = Callable[..., Path]
 
 
@@ -31,6 +41,7 @@ def make_state(tmp_path: Path) -> MakeState:
         partitions: int = 2,
         budget: int | None = SHARE,
         job: str = "join",
+        shed: int = 0,
     ) -> Path:
         version = len(versions)
         versions.append(version)
@@ -47,17 +58,20 @@ def make_state(tmp_path: Path) -> MakeState:
         if job == "enrich":
             del identity["within"]
             identity |= {"job": job, "algorithm": "seek", "how": "left"}
+            (root / CHOSEN).write_text(json.dumps(RECORDED.facts()))
         (root / IDENTITY).write_text(json.dumps(identity))
         for number in range(partitions):
-            _add_version(PartitionState(root, number), version, phase, produced, budget, job)
+            state = PartitionState(root, number)
+            _add_version(state, version, phase, produced, budget, job, shed)
         return root
 
     return add
 
 
 def _add_version(
-    state: PartitionState, version: int, phase: str, produced: str, budget: int | None, job: str
-) -> None:
+    state: PartitionState, version: int, phase: str, produced: str, budget: int | None, job: str,
+    shed: int,
+) -> None:  # fmt: skip
     peaks = {"working": 187_500, "rows": 200_000, "input": 20_000, "catalogue": 5_000}
     if job == "enrich":
         peaks = {"working": 125_000, "cache": 180_000, "window": 200_000, "input": 20_000}
@@ -76,6 +90,10 @@ def _add_version(
             "flushed_rows": 0,
             "flushed_bytes": 0,
             "bytes_read": 1_000_000,
+            "rows_cached": 400 * (version + 1),
+            "join_seconds": 0.5 * (version + 1),
+            "rows_shed": shed,
+            "longest_wait": 0.75 if shed else 0.0,
         }
     header = {
         "files": [],

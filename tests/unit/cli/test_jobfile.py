@@ -153,6 +153,33 @@ def test_read_when_all_of_enrich_is_given_then_is_understood(folder: Path) -> No
     )
 
 
+def test_read_when_an_enrichment_may_leave_rows_out_then_all_of_it_is_read(folder: Path) -> None:
+    more = 'on = "id"\nshed = "topw"\nshed_to = "left-out"\nlatency = "250ms"'
+    job = read(folder, ENRICH.replace('on = "id"', more))
+    assert isinstance(job, EnrichJob)
+    assert (job.enrich.shed, job.enrich.shed_to) == ("topw", str(folder / "left-out"))
+    assert job.enrich.latency == dt.timedelta(milliseconds=250)
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "said"),
+    [
+        ('shed = "some"', "stream", "enrich.shed is 'some'"),
+        ('shed_to = "left-out"', "stream", "enrich.shed_to needs shed"),
+        ('latency = "soon"', "stream", "enrich.latency has to be a span of time"),
+        ('shed = "keep"', "batch", 'enrich.shed makes no sense with mode = "batch"'),
+        ('latency = "5 s"', "batch", 'enrich.latency makes no sense with mode = "batch"'),
+    ],
+)
+def test_read_when_shedding_or_latency_is_wrong_then_says_so(
+    folder: Path, lines: str, mode: str, said: str
+) -> None:
+    text = ENRICH.replace('on = "id"', f'on = "id"\n{lines}')
+    if mode == "batch":
+        text = 'mode = "batch"\n' + text.replace('checkpoint = "ckpt"', "")
+    assert said in complaint(folder, text)
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -185,6 +212,8 @@ def test_read_when_the_shipped_enrichment_is_read_then_all_is_known(folder: Path
         'refresh = "5 minutes"',
         'state = "ckpt/enrich"',
         "slice_ms = 250",
+        'latency = "5 seconds"',
+        'shed = "topw"',
     ):
         assert f"# {line}" in text
         read(folder, text.replace(f"# {line}", line, 1))

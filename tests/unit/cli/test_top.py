@@ -53,6 +53,14 @@ def test_top_when_a_stream_is_enriched_then_shows_one_input(make_state: MakeStat
     assert "75.0 % arriving, 25.0 % deferred" in shown
 
 
+def test_top_when_rows_were_left_out_then_counts_them(make_state: MakeState) -> None:
+    shown = drawn(make_state(job="enrich", shed=500))
+    assert "1,000" in shown
+    assert "33.3 % of what came" in shown
+    assert "a row waited 0.75 s at most" in shown
+    assert "left out" not in drawn(make_state(job="enrich"))
+
+
 def test_top_when_there_is_no_state_and_one_look_was_asked_for_then_fails(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["top", str(tmp_path / "none"), "--once"])
     assert result.exit_code == 2

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from dovetail.cli.views import (
     Outlook,
     bar,
+    costs_line,
     enrich_summary,
     last_records,
     live_line,
@@ -141,9 +142,13 @@ def test_enrich_summary_when_printed_then_tells_staging_apart(make_state: MakeSt
     assert lines == [
         "rows in 2,000 how: left",
         "rows out 2,000",
+        "rows settled by the cache 800 40.0 % of the rows that came in",
         "results while rows came in 1,500 75.0 %: cached, or to make room",
         "results after that 500 25.0 %",
         "read of the staged table 2.0 MB besides the rows that matched",
+        "could take, joining alone 4,000 rows/s predicted: 5,000 rows/s",
+        "longest wait of a row 0 s predicted: 0.5 s",
+        "read for a row 1.0 KB a row predicted: 800 B a row",
         "memory: cached table rows 360.0 KB 36.0 %",
         "memory: waiting rows 400.0 KB 40.0 %",
         "memory: working space 250.0 KB 25.0 %",
@@ -178,3 +183,15 @@ def test_make_console_when_there_is_no_terminal_then_is_wide_and_plain(
     console = make_console()
     console.print("[bold]x[/bold]" + "y" * 90)
     assert capsys.readouterr().out == "x" + "y" * 90 + "\n"
+
+
+def test_costs_line_when_a_stream_is_enriched_then_has_measured_beside_predicted(
+    make_state: MakeState,
+) -> None:
+    assert costs_line(progress(make_state(job="enrich"))).plain == (
+        "measured 4,000 rows/s, 0 s, 1.0 KB a row  ·  predicted 5,000 rows/s, 0.5 s, 800 B a row"
+    )
+
+
+def test_costs_line_when_two_streams_are_joined_then_is_empty(make_state: MakeState) -> None:
+    assert costs_line(progress(make_state())).plain == ""

@@ -10,9 +10,7 @@ from dovetail.costs.meshjoin import MeshFactors, MeshModel, Workload, best_rate
 from dovetail.costs.storage import DISK_7200
 from dovetail.errors import ArgumentError
 
-SMALL = Sizes(
-    stream_row_bytes=24, table_row_bytes=40, batch_rows=64, window_rows=500, table_rows=100
-)
+SMALL = Sizes(stream_row_bytes=24, table_row_bytes=40, batch_rows=64, table_rows=500, page_rows=4)
 FACTORS = MeshFactors(expire=1e-8, receive=2e-9, add=1 / 3, probe=0.0, output=5e-8)
 
 
@@ -35,8 +33,8 @@ def test_calibrate_when_done_then_a_model_can_be_tuned_with_it(measured: Calibra
     "sizes",
     [
         Sizes(1, 1, 1, 1, 1),
-        Sizes(batch_rows=1000, window_rows=10, table_rows=3),
-        Sizes(window_rows=1 << 15, table_rows=10),  # large enough for a directory
+        Sizes(batch_rows=1000, table_rows=3),
+        Sizes(batch_rows=10, table_rows=5_000, page_rows=1),
     ],
 )
 def test_calibrate_when_sizes_are_unusual_then_still_measures(sizes: Sizes) -> None:

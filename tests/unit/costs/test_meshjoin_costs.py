@@ -57,8 +57,9 @@ def models(draw: st.DrawFn) -> MeshModel:
         results_per_row=draw(st.floats(0, 3)),
         pointer_bytes=draw(st.sampled_from([0, 4, 8])),
         fudge=draw(st.floats(1, 2)),
+        chunk_pages=draw(st.sampled_from([0, 1, 3])),
     )
-    factors = MeshFactors(*(draw(costs(1e-3)) for _ in range(5)))
+    factors = MeshFactors(*(draw(costs(1e-3)) for _ in range(8)))
     return MeshModel(work, factors, Storage("any", draw(costs(0.05)), draw(costs(1e6))))
 
 

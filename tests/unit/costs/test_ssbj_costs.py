@@ -55,7 +55,7 @@ def models(draw: st.DrawFn) -> SsbjModel:
         pointer_bytes=draw(st.sampled_from([0, 4, 8])),
         fudge=draw(st.floats(1, 2)),
     )
-    factors = SsbjFactors(*(draw(costs(1e-3)) for _ in range(6)))
+    factors = SsbjFactors(*(draw(costs(1e-3)) for _ in range(5)), switch=draw(costs(1e-3)))
     storage = Storage("any", draw(costs(0.05)), draw(costs(1e6)))
     model = SsbjModel(
         work, factors, storage, Stream(weights / weights.sum(), matches),
@@ -393,7 +393,7 @@ def test_theorem_3_when_only_reading_costs_then_a_fast_stream_takes_no_more_than
     skew: float,
 ) -> None:
     model = replace(
-        PAPER, factors=SsbjFactors(0, 0, 0, 0, 0, 0), stream=Stream.of(zipf(200_000, skew))
+        PAPER, factors=SsbjFactors(0, 0, 0, 0, 0, switch=0), stream=Stream.of(zipf(200_000, skew))
     )
     assert model.rate_limit == math.inf
     work, whole = model.workload, model.main_memory_bytes

@@ -47,8 +47,9 @@ def join(
     state: the directory of the join's state, beside the query's checkpoint and reachable from
         every executor. Default: `<spark.sql.streaming.checkpointLocation>/dovetail/<name>`. A
         batch join keeps none.
-    algorithm: `"auto"`, `"xjoin"` (spills to disk) or `"shj"` (all in memory).
-    partitions: how many hash partitions; default: the session's parallelism. Fixed for the life of
+    algorithm: `"auto"`, `"xjoin"` (spills to disk; equality), `"diner"` (spills; equality and band),
+        `"shj"` (all in memory), or one of the rivals `"hmj"`, `"rpj"`, `"pmj"`, `"dphj"`.
+    partitions: how many partitions; default: the session's parallelism. Fixed for the life of
         a state directory.
     slice_ms: how long a silent stream's deferred work may keep new rows waiting, to begin with.
     name: tells joins of one session apart in the default `state`.

@@ -54,20 +54,27 @@ TABLE_ROW_BYTES = 8 + 8 + 4 + TEXT_BYTES  # the code among them
 @pytest.mark.memory
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    ("megabytes", "times", "keys"),
+    ("algorithm", "megabytes", "times", "keys"),
     [
-        (8, 20, "spread"),
-        (32, 20, "spread"),
-        (128, 20, "spread"),
-        (32, 20, "one on the left"),
-        (128, 5, "one on the left"),
+        ("xjoin", 8, 20, "spread"),
+        ("xjoin", 32, 20, "spread"),
+        ("xjoin", 128, 20, "spread"),
+        ("xjoin", 32, 20, "one on the left"),
+        ("xjoin", 128, 5, "one on the left"),
+        ("diner", 8, 20, "spread"),
+        ("diner", 32, 20, "spread"),
+        ("diner", 32, 5, "one on the left"),
+        ("hmj", 8, 20, "spread"),
+        ("rpj", 8, 20, "spread"),
+        ("pmj", 8, 20, "spread"),
+        ("dphj", 8, 20, "spread"),
     ],
 )
 def test_resident_size_when_input_is_many_times_the_budget_then_keeps_to_it(
-    megabytes: int, times: int, keys: str, record_property: Any
+    algorithm: str, megabytes: int, times: int, keys: str, record_property: Any
 ) -> None:
     budget = megabytes * MB
-    measured = measure({"budget": budget, "times": times, "keys": keys})
+    measured = measure({"budget": budget, "times": times, "keys": keys, "algorithm": algorithm})
     record_property("measured", measured)
     print(json.dumps(measured))
     assert measured["input_bytes"] >= times * budget
@@ -273,7 +280,7 @@ class Join:
             store.begin(f"life{self.lives}", self.operator.ctx.counters)
 
 
-def drive(budget: int, input_bytes: int, *, one_key: bool) -> dict[str, Any]:
+def drive(budget: int, input_bytes: int, algorithm: str, *, one_key: bool) -> dict[str, Any]:
     """Push, poll, save now and then, finish, clean up."""
     source = Source(-(-input_bytes // ROW_BYTES // 2), one_key)
     batch_rows = max(500, min(budget // 20 // ROW_BYTES, 100_000))
@@ -282,7 +289,7 @@ def drive(budget: int, input_bytes: int, *, one_key: bool) -> dict[str, Any]:
             Path(directory),
             budget,
             SPEC.schemas,
-            lambda context, snapshot: make("xjoin", SPEC, context, snapshot),
+            lambda context, snapshot: make(algorithm, SPEC, context, snapshot),
         )
         started = time.perf_counter()
         for number, start in enumerate(range(0, source.rows, batch_rows)):
@@ -382,12 +389,15 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
     one_key = settings.get("keys") == "one on the left"
     if settings.get("allocator") != "default":  # to see what difference it makes, by hand
         use_frugal_allocator()
-    drive(256 << 10, 2 * MB, one_key=one_key)  # loads code, and lets pools reach their working size
+    algorithm = settings.get("algorithm", "xjoin")
+    drive(
+        256 << 10, 2 * MB, algorithm, one_key=one_key
+    )  # loads code, and lets pools reach their working size
     gc.collect()
     resident = Resident()
     baseline = resident.now()
     with resident:
-        measured = drive(budget, times * budget, one_key=one_key)
+        measured = drive(budget, times * budget, algorithm, one_key=one_key)
     rows = measured["rows"] // 2
     return measured | {
         "budget": budget,

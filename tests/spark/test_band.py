@@ -112,7 +112,7 @@ def test_band_join_when_memory_is_given_then_stays_within_it(bench: Any) -> None
         bench.write(side, pa.table({key: numbers(SEED + number, 2000), f"{side}_id": range(ROWS)}))
     bench.run(bench.join(on=("a", "b"), within=1, memory="1MB", partitions=1))
     progress = bench.progress()
-    assert progress.identity["algorithm"] == "shj"
+    assert progress.identity["algorithm"] == "diner"
     assert 0 < progress.memory["total"] <= 1_000_000
     expected = bench.batch("left").join(bench.batch("right"), F.expr("abs(a - b) <= 1"))
     bench.check(f"band join in 1 MB, seed {SEED}", expected)

@@ -46,7 +46,18 @@ def test_join_when_keyed_by_any_atomic_type_then_equals_spark(bench: Any, name: 
 
 @pytest.mark.parametrize(
     ("algorithm", "memory"),
-    [("xjoin", "150KB"), ("xjoin", "400KB"), ("xjoin", None), ("shj", "20MB"), ("shj", None)],
+    [
+        ("xjoin", "150KB"),
+        ("xjoin", None),
+        ("shj", "20MB"),
+        ("diner", "150KB"),
+        ("diner", None),
+        ("diner-paper", "150KB"),
+        ("hmj", "150KB"),
+        ("rpj", "150KB"),
+        ("pmj", "150KB"),
+        ("dphj", "150KB"),
+    ],
 )
 def test_join_when_budget_varies_then_equals_spark(
     bench: Any, algorithm: str, memory: str | None
@@ -56,7 +67,7 @@ def test_join_when_budget_varies_then_equals_spark(
         bench.keyed(side, rng.integers(0, 400, 2500), files=4)
     bench.run(bench.join(memory=memory, algorithm=algorithm, files_per_trigger=2))
     progress = bench.progress()
-    assert (progress.spilled_bytes > 0) == (algorithm == "xjoin" and memory is not None)
+    assert (progress.spilled_bytes > 0) == (algorithm != "shj" and memory is not None)
     if memory is not None:
         assert 0 < progress.memory["total"] <= progress.budget_bytes
     bench.check(f"{algorithm} with memory {memory}, seed {SEED}")
@@ -167,12 +178,12 @@ def test_join_when_a_side_is_empty_then_result_is_empty(bench: Any, empty: tuple
     assert bench.results().count() == 0, empty
 
 
-@pytest.mark.parametrize("algorithm", ["shj", "xjoin"])
+@pytest.mark.parametrize("algorithm", ["shj", "xjoin", "diner"])
 def test_join_when_all_rows_have_one_key_then_equals_spark(bench: Any, algorithm: str) -> None:
     for side in ("left", "right"):
         bench.keyed(side, np.full(220, 7), text=400)
-    bench.run(bench.join(memory=TINY if algorithm == "xjoin" else None, algorithm=algorithm))
-    if algorithm == "xjoin":
+    bench.run(bench.join(memory=None if algorithm == "shj" else TINY, algorithm=algorithm))
+    if algorithm != "shj":
         assert bench.progress().spilled_bytes > 0
     bench.check(f"single key, {algorithm}")
 

@@ -125,7 +125,7 @@ def test_band_when_key_has_a_unit_then_width_is_in_it(
     schema = pa.schema([("k", key)])
     band = spec(left=schema, right=schema, on="k", within=within)
     assert band.twoway.within == width
-    assert band.algorithm == "shj"
+    assert band.algorithm == "diner"
 
 
 @pytest.mark.parametrize("state", ["/data/a b", "file:///data/a%20b", Path("/data/a b")])

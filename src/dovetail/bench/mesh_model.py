@@ -19,6 +19,7 @@ from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Config
 from dovetail.bench.result import Result, Spread, significant
 from dovetail.bench.semistream_runs import (
+    PAGES,
     STREAM_ROW_BYTES,
     TABLE_ROW_BYTES,
     Law,
@@ -28,9 +29,10 @@ from dovetail.bench.semistream_runs import (
     pages_for,
     stage,
 )
-from dovetail.costs.calibrate import Sizes, calibrate
+from dovetail.costs.calibrate import factors_for
 from dovetail.costs.meshjoin import MeshModel, Workload
 from dovetail.costs.storage import Storage
+from dovetail.semistream.table import CHUNK_PAGES
 
 PAPER_ROWS = 3_500_000
 STREAM_SKEW = 0.5
@@ -238,18 +240,15 @@ def _predictions(
 
 
 def _calibrated(loops: int, rows: float, table_rows: int) -> float:
-    """Seconds of a loop by the paper's model with the factors of `costs.calibrate`."""
-    sizes = Sizes(
-        STREAM_ROW_BYTES, TABLE_ROW_BYTES, max(1, int(rows)), max(1, int(rows * loops)),
-        max(1, table_rows // loops),
-    )  # fmt: skip
-    factors = calibrate(sizes).factors
+    """Seconds of a loop by the model with the factors that `costs.calibrate` measures."""
+    page_rows = max(1, -(-table_rows // PAGES))
     workload = Workload(
-        table_rows, TABLE_ROW_BYTES, max(1, table_rows * TABLE_ROW_BYTES // loops),
-        STREAM_ROW_BYTES, results_per_row=1.0,
+        table_rows, TABLE_ROW_BYTES, page_rows * TABLE_ROW_BYTES, STREAM_ROW_BYTES,
+        results_per_row=1.0, chunk_pages=CHUNK_PAGES,
     )  # fmt: skip
     nothing = Storage("page cache", 0.0, 1e12)
-    return float(MeshModel(workload, factors, nothing).loop_seconds(rows, 1.0))
+    model = MeshModel(workload, factors_for(STREAM_ROW_BYTES, TABLE_ROW_BYTES), nothing)
+    return float(model.loop_seconds(rows, PAGES / loops))
 
 
 def _median_error(predicted: dict[Point, float], measured: Settings) -> float | None:

@@ -156,17 +156,36 @@ def keys_of(codec: KeyCodec) -> list[str]:
     ]
 
 
+_WHAT_IT_DOES = {
+    "shj": "keeps every row in memory: fast, and an error when the budget is used up",
+    "xjoin": "an equality join of any size: what does not fit in memory goes to disk",
+    "diner": "keeps the range of values in memory that joins most; equality and band, of any size",
+    "diner-paper": "diner as published: no zone maps, and cleanup as a nested loop",
+    "hmj": "flushes pairs of partitions, and joins them by merging sorted blocks",
+    "rpj": "flushes the partitions least likely to be met, by how often values have come",
+    "pmj": "sorts what fits in memory, joins it, and merges the sorted runs; equality and band",
+    "dphj": "gives whole partitions up to disk, and joins those when the inputs have ended",
+}
+#: What goes to disk first when memory is full; the others stop.
+_WHAT_GOES = {
+    "xjoin": "the hash bucket with the most rows, of either side,",
+    "diner": "the lowest, the highest or the least joined values of the side that holds more",
+    "diner-paper": "the lowest, the highest or the least joined values of the side that holds more",
+    "hmj": "a hash bucket of both sides, so that the sides stay balanced,",
+    "rpj": "the rows of the hash buckets least likely to be met",
+    "pmj": "everything, as a sorted run of each side,",
+    "dphj": "the largest hash bucket, of both sides and for good,",
+}
+
+
 def _algorithm(plan: PlannedJoin) -> list[str]:
-    why = {
-        "xjoin": "an equality join of any size: what does not fit in memory goes to disk",
-        "shj": "keeps every row in memory: fast, and an error when the budget is used up",
-    }.get(plan.algorithm, "")
+    why = _WHAT_IT_DOES[plan.algorithm]
     if plan.asked_algorithm != "auto":
         return [f"{plan.algorithm}, as asked", why]
     if plan.spec.within is None:
         return [f"{plan.algorithm}, chosen for its spilling", why]
     able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.joins_bands)
-    return [f"{plan.algorithm}, chosen because band joins are done by {able} only", why]
+    return [f"{plan.algorithm}, chosen for its spilling; band joins are done by {able}", why]
 
 
 def _partitions(plan: PlannedJoin) -> list[str]:
@@ -218,16 +237,16 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
 def _spilling(plan: PlannedJoin) -> list[str]:
     if plan.memory_bytes is None:
         return ["there is no limit, so it never is"]
-    if plan.algorithm == "xjoin":
+    if plan.algorithm in _WHAT_GOES:
         return [
-            "the hash bucket with the most rows, of either side, goes to disk as sorted blocks;",
+            f"{_WHAT_GOES[plan.algorithm]} goes to disk as sorted blocks;",
             "its rows meet those that come later once the inputs are silent",
         ]
     return ["the join stops with an error that says so; raise memory and start again to go on"]
 
 
 def _ending(plan: PlannedJoin) -> list[str]:
-    if plan.algorithm != "xjoin" or plan.memory_bytes is None:
+    if plan.algorithm not in _WHAT_GOES or plan.memory_bytes is None:
         return ["nothing is left to do: every pair left as soon as its second row came"]
     lines = [
         "reactive: blocks on disk meet the rows in memory",

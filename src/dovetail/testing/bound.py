@@ -3,23 +3,33 @@
 A yardstick for the two-way joins: it knows the whole future, and has room for `capacity` rows. A
 row that has come meets, at times m1 < m2 < ..., rows of the other side that come later. Each of
 the segments [arrival, m1), [m1, m2), ... stands for one result, which is found if the row is in
-memory throughout it. So no policy can find more than the largest set of segments of which no more
-than `capacity` overlap anywhere. Segments on a line make an interval graph, for which a sweep
-finds that set: whenever too many are alive, the one that ends last goes (Faigle and Nawijn, "Note
-on scheduling intervals on-line", 1995; with pages instead of rows, Belady's rule).
+memory throughout it. There are two bounds, and the lower one counts.
 
-What is relaxed. The set may hold a row's later segment without an earlier one, as if a row could
-come back from disk at the very moment that it is met, at no cost. A policy that only drops rows
-cannot do that, so the bound lies above the best of them; how far is told in
-`tests/unit/testing/test_bound.py`, which compares it with all that they could do. And a row that
-arrives meets what is in memory before it takes up room itself.
+By segments. No policy can find more than the largest set of segments of which no more than
+`capacity` overlap anywhere. Segments on a line make an interval graph, for which a sweep finds that
+set: whenever too many are alive, the one that ends last goes (Faigle and Nawijn, "Note on
+scheduling intervals on-line", 1995; with pages instead of rows, Belady's rule). What is relaxed:
+the set may hold a row's later segment without an earlier one, as if rows could come back from disk
+at the very moment that they are met, at no cost. Where keys repeat much that is worth a lot.
+
+By prices. Let a place in memory cost a price for every unit of time, and let each row by itself
+choose until when it stays, by what it finds less what it pays. What all rows gain that way, and the
+price of all places together, is no less than what any policy finds that never takes a row back: if
+no more rows stay than there are places, it is what a policy could do, and else the policy would
+have had to pay. That is so for any prices (Lagrangian duality), and for the best ones it is exactly
+the best policy, since places that are passed on from row to row are a flow. The search for prices
+is over steps of time and ends after some rounds, so it stays a little above.
+
+`tests/unit/testing/test_bound.py` compares both with everything that policies could do, and says
+how far above that they are. In either, a row that arrives meets what is in memory before it takes
+up room itself.
 
 An input that has ended. A join may then read that side's rows back at leisure (footnote 1 of the
-DINER paper), between two meetings, where no segment says so. With `loads_ended`, a row that comes
-after the other input's end counts as meeting any `capacity` rows that it matches.
+DINER paper). With `loads_ended`, a row that comes after the other input's end counts as meeting any
+`capacity` rows that it matches.
 
-Rows of one side with one key have the same future: they are one group with one count, so the sweep
-takes a step for each arrival and each group it meets, however many pairs there are.
+Rows of one side with one key have the same future and are one group, so that the work depends on
+the arrivals and the groups that each of them meets, however many pairs there are.
 """
 
 import heapq
@@ -29,9 +39,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.errors import ArgumentError
-from dovetail.kernel.protocol import LEFT, SIDES
+from dovetail.kernel.protocol import SIDES
 
 Keys = NDArray[np.int64]
+PRICE_STEPS = 50  #: of time, with a price each
+PRICE_ROUNDS = 150
+_NARROWINGS = 30
+_ROUNDING = 1e-6  # of sums that are whole numbers but for it
 _NEVER = -1
 
 
@@ -99,11 +113,6 @@ class _Sweep:
         self._drop_excess()
         return found
 
-    def matches(self, time: int, side: int) -> int:
-        """How many rows have come that this one matches."""
-        rows = self._groups[1 - side].rows
-        return sum(rows[met] for met in self._met(side, int(self._position[time])))
-
     def _met(self, side: int, group: int) -> range:
         low, high = self._reach[side]
         return range(low[group], high[group])
@@ -144,12 +153,121 @@ def most_online_results(arrivals: Arrivals, capacity: int, *, loads_ended: bool 
     """An upper bound on the results found by the time that the last row has come."""
     if capacity < 0:
         raise ArgumentError(f"capacity must be at least 0 rows, not {capacity}")
+    end = _first_end(arrivals) if loads_ended else len(arrivals.sides)
+    both = Arrivals(arrivals.sides[:end], arrivals.keys[:end], arrivals.within)
+    rest = _matches_of_rest(arrivals, end)
+    bounds = most_by_segments(both, capacity), most_by_prices(both, capacity)
+    return min(bounds) + int(np.minimum(rest, capacity).sum())
+
+
+def _first_end(arrivals: Arrivals) -> int:
+    """How many rows have come when one of the inputs has ended."""
+    lasts = [np.flatnonzero(arrivals.sides == side)[-1:] for side in SIDES]
+    return 1 + min((int(last[0]) for last in lasts if len(last)), default=-1)
+
+
+def _matches_of_rest(arrivals: Arrivals, end: int) -> Keys:
+    """For each row from `end` on, how many of the rows before it matches; all are of one side."""
+    rest = arrivals.keys[end:]
+    if not len(rest):
+        return rest
+    met = np.sort(arrivals.keys[:end][arrivals.sides[:end] != arrivals.sides[end]])
+    first = np.searchsorted(met, rest - arrivals.within, side="left")
+    return np.asarray(np.searchsorted(met, rest + arrivals.within, side="right") - first)
+
+
+def most_by_segments(arrivals: Arrivals, capacity: int) -> int:
+    """The largest set of segments that fits."""
     sweep = _Sweep(arrivals, capacity)
-    left = arrivals.sides == LEFT
-    end = len(arrivals.sides)
-    if loads_ended and left.any() and not left.all():
-        end = 1 + min(int(np.flatnonzero(left)[-1]), int(np.flatnonzero(~left)[-1]))
-    sides = arrivals.sides.tolist()
-    found = sum(sweep.arrive(time, sides[time]) for time in range(end))
-    rest = range(end, len(sides))
-    return found + sum(min(capacity, sweep.matches(time, sides[time])) for time in rest)
+    return sum(sweep.arrive(time, side) for time, side in enumerate(arrivals.sides.tolist()))
+
+
+def most_by_prices(
+    arrivals: Arrivals, capacity: int, *, steps: int = PRICE_STEPS, rounds: int = PRICE_ROUNDS
+) -> int:
+    """What rows gain at the best prices that were found, and the price of all places."""
+    market = _Market(arrivals, capacity, steps)
+    prices, best = market.best_single_price()
+    step = prices.mean() / 4
+    for round_ in range(1, rounds + 1):
+        total, excess = market.sell(prices)
+        best = min(best, total)
+        norm = float(np.abs(excess).max())
+        if not norm:
+            break
+        prices = np.maximum(0, prices + step / np.sqrt(round_) * excess / norm)
+    return int(best + _ROUNDING)
+
+
+class _Market:
+    """All rows and when they are met, side by side in flat arrays."""
+
+    def __init__(self, arrivals: Arrivals, capacity: int, steps: int) -> None:
+        self._times = len(arrivals.sides)
+        self._capacity = capacity
+        self._steps = max(1, min(steps, self._times))
+        self._step_of = np.arange(self._times) * self._steps // max(1, self._times)
+        meetings: list[Keys] = []  # by group
+        arrived: list[Keys] = []
+        first: list[Keys] = []  # meeting of each row
+        begun = 0
+        for side in SIDES:
+            found = _Groups(arrivals, side)
+            times = np.flatnonzero(arrivals.sides == side)
+            group_of = np.searchsorted(found.values, arrivals.keys[times])
+            for group, backwards in enumerate(found.meetings):
+                met = np.array(backwards[::-1], dtype=np.int64)
+                rows = times[group_of == group]
+                place = np.searchsorted(met, rows)
+                some = place < len(met)  # the others gain nothing, whatever the price
+                meetings.append(met)
+                arrived.append(rows[some])
+                first.append(begun + place[some])
+                begun += len(met)
+        self._meetings, self._arrived, self._first = map(_joined, (meetings, arrived, first))
+        self._groups = np.repeat(np.arange(len(meetings)), [len(met) for met in meetings])
+        self._place = np.arange(len(self._meetings))
+
+    def best_single_price(self) -> tuple[NDArray[np.float64], float]:
+        """One price for all time, by narrowing down; what is sold at a price is convex in it."""
+        low, high = 0.0, 1.0
+        for _ in range(_NARROWINGS):
+            one, two = low + (high - low) / 3, high - (high - low) / 3
+            if self._at(one) <= self._at(two):
+                high = two
+            else:
+                low = one
+        price = (low + high) / 2
+        return np.full(self._steps, price), min(self._at(0.0), self._at(price))
+
+    def _at(self, price: float) -> float:
+        return self.sell(np.full(self._steps, price))[0]
+
+    def sell(self, prices: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """The bound at these prices, and how many more rows stay than fit, by step of time."""
+        until = np.concatenate([[0.0], np.cumsum(prices[self._step_of])])
+        worth = self._place - until[self._meetings]
+        best = self._best_from(worth)[self._first]
+        gain = worth[best] - self._first + 1 + until[self._arrived]
+        stays = gain > 0
+        total = self._capacity * float(until[-1]) + float(gain[stays].sum())
+        change = np.bincount(self._arrived[stays], minlength=self._times + 1).astype(np.int64)
+        change -= np.bincount(self._meetings[best[stays]], minlength=self._times + 1)
+        excess = np.cumsum(change)[: self._times] - self._capacity
+        by_step = np.bincount(self._step_of, weights=excess, minlength=self._steps)
+        return total, np.asarray(by_step, dtype=np.float64)
+
+    def _best_from(self, worth: NDArray[np.float64]) -> Keys:
+        """For each meeting, the one of the greatest worth among it and its group's later ones."""
+        if not len(worth):
+            return self._place
+        apart = 1 + worth.max() - worth.min()
+        # going backwards, each group lies above the one before, so that none looks into another
+        lifted = (worth - apart * self._groups)[::-1]
+        greatest = np.maximum.accumulate(lifted)
+        new = np.where(lifted == greatest, np.arange(len(worth)), 0)
+        return np.asarray((len(worth) - 1 - np.maximum.accumulate(new))[::-1])
+
+
+def _joined(parts: list[Keys]) -> Keys:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

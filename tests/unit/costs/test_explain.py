@@ -12,7 +12,7 @@ from dovetail.costs.explain import ASSUMED_BYTES, Explanation, PlannedJoin, expl
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, format_bytes
 from dovetail.kernel.protocol import Context
-from dovetail.twoway import TwoWaySpec, make
+from dovetail.twoway import ALGORITHMS, TwoWaySpec, make
 
 LEFT = pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("who", pa.string())])
 RIGHT = pa.schema([("id", pa.int64()), ("paid", pa.float32())])
@@ -100,13 +100,23 @@ def test_explain_when_keys_differ_then_says_how_they_are_coded(
     assert said in section(explain_join(replace(PLAN, spec=spec)), "keys")
 
 
-def test_explain_when_it_is_a_band_join_then_says_why_shj_and_one_partition() -> None:
+def test_explain_when_it_is_a_band_join_then_says_who_does_them_and_how_rows_are_split() -> None:
     spec = replace(SPEC, within=5)
-    explanation = explain_join(replace(PLAN, spec=spec, algorithm="shj", partitions=1))
+    explanation = explain_join(replace(PLAN, spec=spec, algorithm="diner"))
     assert "|left.id - right.id| <= 5" in section(explanation, "join")
-    assert "band joins are done by shj only" in section(explanation, "algorithm")
-    assert "cannot be split by hash" in section(explanation, "partitions")
-    assert "an error" in section(explanation, "when memory is full")
+    assert "band joins are done by shj, diner," in section(explanation, "algorithm")
+    assert "split by ranges of the key" in section(explanation, "partitions")
+    assert "least joined values" in section(explanation, "when memory is full")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_explain_when_an_algorithm_is_asked_for_then_says_what_it_does(algorithm: str) -> None:
+    explanation = explain_join(replace(PLAN, algorithm=algorithm, asked_algorithm=algorithm))
+    said = section(explanation, "algorithm")
+    assert f"{algorithm}, as asked" in said
+    assert len(said.splitlines()) == 2
+    full = section(explanation, "when memory is full")
+    assert ("stops with an error" in full) == (algorithm == "shj")
 
 
 def test_explain_when_settings_were_asked_for_then_says_so() -> None:

@@ -1,12 +1,18 @@
 """The clairvoyant bound against policies, and against all that policies could do."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from dovetail.errors import ArgumentError
-from dovetail.testing.bound import Arrivals, most_online_results
+from dovetail.testing.bound import (
+    Arrivals,
+    most_by_prices,
+    most_by_segments,
+    most_online_results,
+)
 
 
 def arrivals_of(text: str, within: int = 0) -> Arrivals:
@@ -101,7 +107,7 @@ def test_bound_when_keys_are_near_then_a_band_counts_them() -> None:
 
 
 @pytest.mark.parametrize("within", [0, 1])
-def test_bound_when_all_sets_of_segments_are_tried_then_is_the_largest(within: int) -> None:
+def test_segments_when_all_sets_are_tried_then_are_the_largest(within: int) -> None:
     rng = np.random.default_rng([2, within])
     compared = 0
     while compared < 60:
@@ -110,30 +116,50 @@ def test_bound_when_all_sets_of_segments_are_tried_then_is_the_largest(within: i
         if most_online_results(arrivals, 8) > 12:
             continue  # too many sets to try
         compared += 1
-        found = most_online_results(arrivals, capacity)
+        found = most_by_segments(arrivals, capacity)
         assert found == largest_set_of_segments(arrivals, capacity), (arrivals, capacity)
 
 
 @pytest.mark.parametrize("within", [0, 1])
-def test_bound_when_policies_only_drop_then_is_never_below_the_best_and_seldom_above(
+def test_bounds_when_policies_only_drop_then_are_never_below_the_best_and_little_above(
     within: int,
 ) -> None:
     rng = np.random.default_rng([3, within])
-    bounds, bests, met = 0, 0, 0
-    cases = 150
+    totals: Counter[str] = Counter()
+    cases = 120
     for _ in range(cases):
         arrivals = random_arrivals(rng, 11, 6 if within else 4, within)
         capacity = int(rng.integers(1, 4))
-        bound = most_online_results(arrivals, capacity)
         best = best_of_dropping(arrivals, capacity)
-        assert bound >= best, (arrivals, capacity)
-        bounds, bests, met = bounds + bound, bests + best, met + (bound == best)
-    assert bests < bounds, "the relaxation shows nowhere: are the cases too easy?"
-    assert bounds <= GAP * bests, f"the bound is {bounds / bests:.3f} times the best"
-    assert met >= 0.6 * cases, f"met in {met} of {cases} cases"
+        bounds = {
+            "segments": most_by_segments(arrivals, capacity),
+            "prices": most_by_prices(arrivals, capacity),
+            "both": most_online_results(arrivals, capacity),
+        }
+        assert min(bounds.values()) >= best, (arrivals, capacity, bounds)
+        totals += Counter(bounds) + Counter(best=best, met=int(bounds["both"] == best))
+    assert totals["best"] < totals["segments"], "nothing shows the relaxation: too easy?"
+    # measured: segments 0.8 and 1.6 % above the best, prices 2.3 and 1.5 %, both 0.2 and 0.1 %
+    assert totals["segments"] <= 1.03 * totals["best"], totals
+    assert totals["prices"] <= 1.04 * totals["best"], totals
+    assert totals["both"] <= 1.01 * totals["best"], totals
+    assert totals["met"] >= 0.95 * cases, totals
 
 
-GAP = 1.10  # over all cases together
+def test_prices_when_keys_repeat_much_then_bound_far_below_segments() -> None:
+    rng = np.random.default_rng(9)
+    arrivals = random_arrivals(rng, 2_000, 10)
+    prices, segments = most_by_prices(arrivals, 60), most_by_segments(arrivals, 60)
+    assert prices < 0.9 * segments
+    # at best, each row that stays is kept to the end: 60 rows meet a tenth of the other side's
+    assert prices >= max(found_by_random_drops(arrivals, 60, rng) for _ in range(3))
+
+
+def test_prices_when_searched_for_longer_then_the_bound_only_gets_lower() -> None:
+    arrivals = random_arrivals(np.random.default_rng(10), 600, 25)
+    found = [most_by_prices(arrivals, 40, rounds=rounds) for rounds in (0, 20, 200)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < found[0]
 
 
 def test_bound_when_rows_are_dropped_at_random_then_is_not_exceeded() -> None:

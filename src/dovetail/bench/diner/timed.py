@@ -32,7 +32,7 @@ from dovetail.bench.result import Result, Spread, significant
 
 PARTS = (25, 50, 75, 100)  #: percent of the time until the last row
 STEPS = 50  #: points of a curve
-HORIZON = 1.25
+HORIZON = 1.1
 OUTER_PAUSE = 0.3  #: in Fig. 19, which has to have a Reactive phase
 TABLE_3 = {  #: the paper's largest input buffers, in rows, at its size
     10: {"diner": 1030, "rpj": 40000, "hmj": 1443},

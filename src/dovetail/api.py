@@ -47,7 +47,7 @@ def join(
     state: the directory of the join's state, beside the query's checkpoint and reachable from
         every executor. Default: `<spark.sql.streaming.checkpointLocation>/dovetail/<name>`. A
         batch join keeps none.
-    algorithm: `"auto"`, `"xjoin"` (spills to disk; equality), `"diner"` (spills; equality and band),
+    algorithm: `"auto"`, `"xjoin"` (spills to disk; equality), `"diner"` (spills; bands too),
         `"shj"` (all in memory), or one of the rivals `"hmj"`, `"rpj"`, `"pmj"`, `"dphj"`.
     partitions: how many partitions; default: the session's parallelism. Fixed for the life of
         a state directory.

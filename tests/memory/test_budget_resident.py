@@ -390,9 +390,8 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("allocator") != "default":  # to see what difference it makes, by hand
         use_frugal_allocator()
     algorithm = settings.get("algorithm", "xjoin")
-    drive(
-        256 << 10, 2 * MB, algorithm, one_key=one_key
-    )  # loads code, and lets pools reach their working size
+    # loads code, and lets pools reach their working size
+    drive(256 << 10, 2 * MB, algorithm, one_key=one_key)
     gc.collect()
     resident = Resident()
     baseline = resident.now()

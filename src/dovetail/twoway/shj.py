@@ -56,5 +56,5 @@ class SymmetricHashJoin(TwoWayJoin):
             f"({format_bytes(budget.total_bytes or 0)}) is used up: "
             f"{format_bytes(budget.used_bytes)} are held and {what} of {format_bytes(nbytes)} "
             "came. Raise memory=, or choose an algorithm that spills to disk: "
-            "algorithm='xjoin' (equality joins)."
+            "algorithm='xjoin' (equality joins) or 'diner' (bands too)."
         )

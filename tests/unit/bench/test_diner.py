@@ -10,7 +10,15 @@ from dovetail.bench import registry
 from dovetail.bench.diner import bounds, figure, real, simulate, streams, synthetic, timed
 from dovetail.bench.diner.blocking import curves
 from dovetail.bench.diner.figure import Figure, Point
-from dovetail.bench.diner.simulate import Costs, Setting, Work, budget, contenders, run_online
+from dovetail.bench.diner.simulate import (
+    Costs,
+    Setting,
+    Work,
+    budget,
+    contenders,
+    run_online,
+    variants,
+)
 from dovetail.bench.diner.streams import Streams, batches, in_order, steady, zipf
 from dovetail.bench.progress import Silent
 from dovetail.bench.report import write_report
@@ -132,6 +140,7 @@ def test_delays_when_sources_pause_then_deferred_work_finds_results_and_rows_wai
     assert facts["results_in_reactive_phase"]["rpj"] > 0
     assert facts["largest_input_buffer"]["diner"] >= limit
     assert {"rpj/50%", "rpj/buffer,50%"} <= set(result.ratios)
+    assert "pmj/buffer,50%" not in result.ratios, "it does nothing while the sources pause"
     assert len(result.facts["charts"]) == 2
 
 
@@ -211,6 +220,12 @@ def test_join_when_work_costs_more_then_less_is_found_in_time() -> None:
     assert cheap.by_phase["reactive"] > 0
     assert cheap.largest_buffer > 0
     assert "reactive" not in dear.by_phase, "it is never idle, so there is no time for that"
+
+
+def test_variants_when_a_join_hashes_then_are_its_own_choice_and_more() -> None:
+    assert variants("rpj") == (None, 8, 16, 32)
+    assert variants("hmj") == (None, 16)
+    assert variants("diner") == variants("pmj") == (None,)
 
 
 def test_join_when_partitions_are_given_then_has_as_many_and_only_that_once() -> None:

@@ -10,8 +10,8 @@ piece after another, until more than `most_waiting` rows wait (the paper's MaxNe
 left to do. That rule is the same for all of them; the paper has it for DINER only.
 
 The hashing joins choose the number of their partitions by the budget, for blocks that suit a disk.
-How much they find hangs on that number, so they also run with `FINER_PARTITIONS`; of a rival's
-variants the best one counts.
+How much they find hangs on that number, so they also run with others (`FINER_PARTITIONS`); of a
+rival's variants the best one counts.
 """
 
 import dataclasses
@@ -40,7 +40,10 @@ MOST_WAITING = 1_000  #: the paper's MaxNewArr, at its size
 OUTER_BLOCKS = 19  #: the paper's MaxOuterMem, at its size
 PAPER_BUDGET_BYTES = PAPER_ROWS * 2 * TUPLE_BYTES // 20
 IN_MEMORY_ONLY = ("shj",)  # they hold both inputs whole
-FINER_PARTITIONS = 16
+#: Numbers of partitions to try. RPJ's estimates are by the partition, so it gains the most, and
+#: which number is best depends on the keys.
+FINER_PARTITIONS = {"rpj": (8, 16, 32)}
+_FINER = (16,)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def contenders(*, band: bool = False, variants: bool = False) -> tuple[str, ...]
 def variants(algorithm: str) -> tuple[int | None, ...]:
     """Numbers of partitions to try; None is the algorithm's own choice."""
     hashes = issubclass(ALGORITHMS[algorithm], XJoin)
-    return (None, FINER_PARTITIONS) if hashes else (None,)
+    return (None, *FINER_PARTITIONS.get(algorithm, _FINER)) if hashes else (None,)
 
 
 def run_online(

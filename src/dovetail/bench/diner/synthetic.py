@@ -1,7 +1,9 @@
 """Figures 10 to 12, 14, 15 and 18 of the DINER paper: made-up keys at a steady rate.
 
 The values on the axes are not in the paper's text, but for the skews of Fig. 10; here they span
-what its text describes.
+what its text describes. In Fig. 14 each relation's intervals are in an order of its own, so that
+with few of them equal keys seldom come at about the same time: joins that keep what came last find
+next to nothing, and the ratios are large and uncertain.
 """
 
 from dovetail.bench.diner.figure import Draw, Figure, Point, benchmark

@@ -146,6 +146,7 @@ def run_delays(config: Config, reporter: Reporter) -> Result:
         f"{rival}/buffer,{point.label}": _buffers(runs, rival)
         for rival in rivals
         for point, runs in measured.items()
+        if any(_reacts(one, rival) for one in runs)
     }
     lines = {
         name: [
@@ -173,12 +174,17 @@ def run_delays(config: Config, reporter: Reporter) -> Result:
     return Result(result.name, {**result.ratios, **buffers}, facts, result.failures)
 
 
+def _reacts(one: Repetition, name: str) -> bool:
+    """Whether a join did anything in the silences; if not, nothing came to wait for it."""
+    return name in one.found and one.found[name].by_phase.get("reactive", 0) > 0
+
+
 def _buffers(repetitions: list[Repetition], rival: str) -> Spread:
     """The rival's largest input buffer over DINER's; an empty one counts as one row."""
     return Spread.of(
         max(1, one.found[rival].largest_buffer) / max(1, one.found[OURS].largest_buffer)
         for one in repetitions
-        if OURS in one.found and rival in one.found
+        if OURS in one.found and _reacts(one, rival)
     )
 
 

@@ -26,6 +26,7 @@ from dovetail.errors import (
     StateMissingError,
     UnknownColumnError,
 )
+from dovetail.kernel.files import storage_problem
 from dovetail.kernel.keys import KeyCodec, band_width
 from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.protocol import SIDE_NAMES, Context, Operator, Snapshot
@@ -160,6 +161,8 @@ def staged_version(state: Path) -> str:
             f"{path} is gone: the state directory has no staged table. Restore {state / TABLES} "
             "from a backup, or start over with a new state directory and a new checkpoint."
         ) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
 
 
 @dataclass(frozen=True)

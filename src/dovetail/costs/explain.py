@@ -23,6 +23,11 @@ from dovetail.twoway.base import WORKING_SHARE
 ASSUMED_BYTES = 16  #: of a string or a binary
 _ASSUMED_ITEMS = 4  # of a list or a map
 _WIDTH = 96  # of a line of text
+# a path is never broken, so that it can be copied
+_WRAPPER = textwrap.TextWrapper(
+    _WIDTH, initial_indent="  ", subsequent_indent="    ",
+    break_long_words=False, break_on_hyphens=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Explanation:
         for title, lines in self.sections:
             text.append(title)
             for line in lines:
-                text += textwrap.wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+                text += _WRAPPER.wrap(line)
         return "\n".join(text)
 
 

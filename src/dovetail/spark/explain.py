@@ -16,8 +16,8 @@ from dovetail.costs.calibrate import factors_for
 from dovetail.costs.explain import Explanation, PlannedJoin, explain_join, row_width
 from dovetail.costs.explain_enrich import Machine, PlannedEnrich, TableSize, explain_enrich
 from dovetail.costs.latency import pages_within
-from dovetail.costs.storage import storage_of
-from dovetail.errors import ArgumentError, StateError
+from dovetail.costs.storage import Storage, storage_of
+from dovetail.errors import ArgumentError, StateError, StorageError
 from dovetail.semistream import StagedTable
 from dovetail.spark.enrich import resolve_enrich
 from dovetail.spark.metrics import progress
@@ -130,9 +130,17 @@ def planned_enrich(
 def _machine(stream: DataFrame, spec: EnrichSpec, stream_width: float, width: float) -> Machine:
     return Machine(
         factors_for(stream_width, width),
-        storage_of(_existing(spec.state)),
+        _storage(_existing(spec.state)),
         int(stream.sparkSession.sparkContext.defaultParallelism),
     )
+
+
+def _storage(directory: Path) -> Storage:
+    """The storage of a state; one too full to be measured may still have room for the state."""
+    try:
+        return storage_of(directory)
+    except StorageError:
+        return storage_of(tempfile.gettempdir())
 
 
 def _existing(path: Path | None) -> Path:

@@ -391,7 +391,7 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
         use_frugal_allocator()
     algorithm = settings.get("algorithm", "xjoin")
     # loads code, and lets pools reach their working size
-    drive(256 << 10, 2 * MB, algorithm, one_key=one_key)
+    drive(1 << 20, 8 * MB, algorithm, one_key=one_key)
     gc.collect()
     resident = Resident()
     baseline = resident.now()

@@ -50,6 +50,7 @@ hashes, which say little, and the join bits do what can be done.
 """
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import ClassVar
@@ -97,9 +98,11 @@ class Diner(TwoWayJoin):
         self.index = (MarkedRuns(merge_bytes, piece_bytes), MarkedRuns(merge_bytes, piece_bytes))
         self.memory = self.index
         self.regions = (Regions(), Regions())
+        # not itself: a cycle would keep the memory of a join that is not used any more
+        owner = weakref.proxy(self)
         self.joins = BlockJoins(
             context, spec.codec, self._emitter, self._group_bytes, self.options,
-            self._make_room_for_outer,
+            lambda: owner._make_room_for_outer(),  # noqa: PLW0108  a bound method is a cycle again
         )  # fmt: skip
         self.sweeper = Sweeper(context, self.joins, self.block_bytes, self.options)
         self.loaded = LoadedRows(context, self.index, self._group_bytes)

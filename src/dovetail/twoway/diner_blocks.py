@@ -201,14 +201,19 @@ def label(run: Run, number: int) -> Run:
 
 
 class Part:
-    """Rows of labelled runs as one run; for each its block's number and DTS, and its ATS."""
+    """Rows of labelled runs as one run. `dts` has the DTS of each block of their side."""
 
     def __init__(self, runs: list[Run], dts: Rows) -> None:
         self.run = merge_runs(runs)
-        self.origin = self.run.ats >> _TICK_BITS
-        self.ats = self.run.ats & _TICK
-        self.dts = dts[self.origin]
-        self._first, self._last = int(self.origin.min()), int(self.origin.max())
+        self._dts = dts
+        ats = self.run.ats
+        self._first, self._last = int(ats.min()) >> _TICK_BITS, int(ats.max()) >> _TICK_BITS
+
+    def ticks(self, rows: Rows) -> tuple[Rows, Rows, Rows]:
+        """Of these rows: the number of the block, the ATS, and the DTS."""
+        labelled = self.run.ats.take(rows)
+        origin = labelled >> _TICK_BITS
+        return origin, labelled & _TICK, self._dts.take(origin)
 
     def concerned(self, loads: Sequence[Load], side: int) -> list[Load]:
         """The loads of blocks of a side, which is this part's, that it may hold rows of."""
@@ -229,11 +234,11 @@ def new_pairs(
     of_inner, of_outer = inner.concerned(loads, side), outer.concerned(loads, 1 - side)
 
     def keep(inner_rows: Rows, outer_rows: Rows) -> NDArray[np.bool_]:
-        inner_ats, outer_ats = inner.ats[inner_rows], outer.ats[outer_rows]
-        met = (inner_ats < outer.dts[outer_rows]) & (outer_ats < inner.dts[inner_rows])
+        inner_origin, inner_ats, inner_dts = inner.ticks(inner_rows)
+        outer_origin, outer_ats, outer_dts = outer.ticks(outer_rows)
+        met = (inner_ats < outer_dts) & (outer_ats < inner_dts)
         if not (of_inner or of_outer or done):
             return np.asarray(~met)
-        inner_origin, outer_origin = inner.origin[inner_rows], outer.origin[outer_rows]
         for load in of_inner:
             met |= _loaded(inner_origin, outer_ats, load)
         for load in of_outer:
@@ -321,12 +326,18 @@ def sorting_bytes(sides: Sequence[Entries], room: int) -> int:
     return total
 
 
+def held_bytes(entries: Entries) -> Rows:
+    """The memory that each of these blocks takes up in a part, which has an index besides."""
+    return np.asarray(entries["length"] + _INDEX_BYTES_PER_ROW * entries["rows"].astype(np.int64))
+
+
 def sorting_need(entries: Entries) -> Rows:
     """The memory it takes to sort each of these blocks with others: the rows and their order."""
     return np.asarray(entries["length"] + _ORDER_BYTES_PER_ROW * entries["rows"].astype(np.int64))
 
 
-_ORDER_BYTES_PER_ROW = 20
+_ORDER_BYTES_PER_ROW = 24
+_INDEX_BYTES_PER_ROW = 12  # places and directory; codes and ticks are in the block, too
 
 
 def range_end(entries: Entries, low: int, room: int) -> int:
@@ -334,7 +345,7 @@ def range_end(entries: Entries, low: int, room: int) -> int:
     last = int(entries["code_max"].max())
     least = entries["code_min"].astype(np.float64)
     width = entries["code_max"].astype(np.float64) - least + 1
-    per_code = entries["length"] / width
+    per_code = held_bytes(entries) / width
 
     def nbytes(high: int) -> float:
         begin = np.maximum(least, float(low))

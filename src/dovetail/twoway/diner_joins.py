@@ -19,7 +19,16 @@ from dovetail.kernel.matching import Emitter
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
 from dovetail.kernel.runs import Rows, Run
-from dovetail.twoway.diner_blocks import Done, Load, Part, Rectangle, ZoneMaps, label, new_pairs
+from dovetail.twoway.diner_blocks import (
+    Done,
+    Load,
+    Part,
+    Rectangle,
+    ZoneMaps,
+    held_bytes,
+    label,
+    new_pairs,
+)
 
 #: A catalogue entry, and the spare room that a growing list keeps.
 ENTRY_BYTES = 5 * BLOCK.itemsize // 4
@@ -177,8 +186,8 @@ class BlockJoins:
         if self._chunk is None:
             start = rectangle.joined[rectangle.outer]
             if not rectangle.current_inner:
-                lengths = self.blocks[rectangle.outer].entries["length"]
-                rectangle.chunk = self.room.fit(lengths[start : start + most])
+                outer = self.blocks[rectangle.outer].entries[start : start + most]
+                rectangle.chunk = self.room.fit(held_bytes(outer))
             self._chunk = self._open_chunk(start, start + rectangle.chunk)
         number = rectangle.joined[rectangle.inner] - 1
         if self._chunk.inner:
@@ -197,7 +206,7 @@ class BlockJoins:
         numbers = np.arange(rectangle.current_inner, len(inner))
         if self._options.zone_maps:
             numbers = numbers[self.zones.may_meet(outer, inner[rectangle.current_inner :])]
-        nbytes = int(outer["length"].sum())
+        nbytes = int(held_bytes(outer).sum())
         there = len(numbers) and self.room.ask(nbytes) >= nbytes
         return Chunk(list(self._chunk_parts()) if there else None, numbers[::-1].tolist())
 

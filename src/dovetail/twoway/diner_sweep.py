@@ -19,6 +19,7 @@ from dovetail.twoway.diner_blocks import (
     Sorting,
     Strip,
     Sweep,
+    held_bytes,
     loop_bytes,
     range_end,
     slice_codes,
@@ -327,4 +328,4 @@ class Sweeper:
 
 
 def _nbytes(entries: Entries) -> int:
-    return int(entries["length"].sum())
+    return int(held_bytes(entries).sum())

@@ -3,6 +3,7 @@
 Vocabulary and rules are in the docstring of `merging`.
 """
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -57,7 +58,8 @@ class Segments:
     """The segments of all parts of one join."""
 
     def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+        # not itself: a cycle would keep the memory of an owner that is not used any more
+        self._owner: Owner = weakref.proxy(owner)
         self.parts: dict[int, list[Segment]] = {}
         self.unjoined: dict[int, int] = {}  #: by part, the pairs of rows that have not met
         self.unfinished: int | None = None  #: the segment that is being written, if any

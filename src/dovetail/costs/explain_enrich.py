@@ -86,6 +86,7 @@ class PlannedEnrich:
     state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream
     batch_rows: int = 10_000  #: that Spark hands over at a time, at most
+    drain_seconds: float = 0.0  #: that a step goes on for, to settle the rows that it was given
     why: str = ""  #: the algorithm is the one that it is
     latency: float | None = None  #: seconds that a row may wait
     pages: int = 0  #: of the table that a step scans for that; 0 without a scan
@@ -219,8 +220,9 @@ class _Share:
         best = ssbj.best_rate(model, self.room, self.pages_read, self.slice_rows)
         scanned = best.pages * self.scanned.page_bytes / best.batch_rows
         read = scanned + best.disk_share * self.fetched
+        rate = self._drained(best.rate, best.wait_seconds)
         return self._in_time(
-            Prediction("ssbj", best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
+            Prediction("ssbj", best.memory_bytes, rate, best.wait_seconds, read, scanned)
         )
 
     def ameshjoin(self) -> Prediction:
@@ -263,9 +265,19 @@ class _Share:
     def _meshed(self, name: str, best: MeshPlan) -> Prediction:
         scanned = best.pages * self.scanned.page_bytes / best.batch_rows
         read = scanned + self.fetched
+        rate = self._drained(best.rate, best.wait_seconds)
         return self._in_time(
-            Prediction(name, best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
+            Prediction(name, best.memory_bytes, rate, best.wait_seconds, read, scanned)
         )
+
+    def _drained(self, rate: float, scan_seconds: float) -> float:
+        """The rate of a scan that settles a batch before the next one comes.
+
+        A stream without pauses shares every scan among all rows that wait. A step of Spark does
+        not know what comes next, and goes on round the table for the last of its rows.
+        """
+        rows = self.plan.batch_rows
+        return rows / (rows / rate + min(scan_seconds, self.plan.drain_seconds))
 
     @property
     def mesh(self) -> MeshModel:

@@ -24,6 +24,7 @@ from dovetail.spark.metrics import progress
 from dovetail.spark.plan import resolve_join
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
+from dovetail.spark.step import MAX_SLICE_MS
 from dovetail.spark.tables import OpenTable, Table, open_table
 from dovetail.specs import (
     TABLES,
@@ -123,6 +124,7 @@ def planned_enrich(
         latency=None if spec.pace is None else spec.pace.seconds,
         shedding=spec.shedding,
         batch_rows=int(stream.sparkSession.conf.get(_BATCH_ROWS) or 10_000),
+        drain_seconds=MAX_SLICE_MS / 1000 if stream.isStreaming else 0.0,
         why=recorded.choice.why if recorded else "",
     )
 

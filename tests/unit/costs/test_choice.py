@@ -15,6 +15,7 @@ from dovetail.costs.explain_enrich import (
     PlannedEnrich,
     TableSize,
     explain_enrich,
+    partitions_at_once,
     predict,
 )
 from dovetail.costs.meshjoin import MeshFactors
@@ -149,3 +150,18 @@ def test_recorded_when_written_as_json_and_read_then_is_the_same() -> None:
     with pytest.raises((KeyError, TypeError)):
         Recorded.read({"choice": {}})
     assert isinstance(kept.choice, Choice)
+
+
+def test_predict_when_every_step_is_drained_then_scans_lose_a_scan_and_seek_nothing() -> (
+    None
+):
+    plan = planned("this machine", 1_000_000, 4_000_000)
+    steady = {one.algorithm: one for one in predict(plan)}
+    for seconds in (1e-3, 1e9):
+        drained = {one.algorithm: one for one in predict(replace(plan, drain_seconds=seconds))}
+        for name in ("seek", "inl"):
+            assert drained[name] == steady[name]
+        for name in ("meshjoin", "ameshjoin", "ssbj"):
+            rows = plan.batch_rows * partitions_at_once(plan)
+            longer = rows / drained[name].rate - rows / steady[name].rate
+            assert longer == pytest.approx(min(seconds, steady[name].wait_seconds), rel=1e-6)

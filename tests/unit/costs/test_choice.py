@@ -152,9 +152,7 @@ def test_recorded_when_written_as_json_and_read_then_is_the_same() -> None:
     assert isinstance(kept.choice, Choice)
 
 
-def test_predict_when_every_step_is_drained_then_scans_lose_a_scan_and_seek_nothing() -> (
-    None
-):
+def test_predict_when_every_step_is_drained_then_scans_lose_a_scan_and_seek_nothing() -> None:
     plan = planned("this machine", 1_000_000, 4_000_000)
     steady = {one.algorithm: one for one in predict(plan)}
     for seconds in (1e-3, 1e9):

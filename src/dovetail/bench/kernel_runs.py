@@ -4,6 +4,7 @@ An operator gets batches from alternating sides and hands its results out as the
 engine sees both inputs whole. All of them leave their results materialised in Arrow memory.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -108,7 +109,8 @@ def pushes(relations: Relations, batches: Batches, budget_bytes: int | None) -> 
 def duckdb_contenders(relations: Relations) -> list[Contender]:
     """DuckDB over the Arrow tables, and over tables of its own that hold the same rows.
 
-    Its results need not keep any order, as ours do not: that is the faster setting.
+    With a thread a core, and with a single one. Its results need not keep any order, as ours do
+    not: that is the faster setting.
     """
     import duckdb
 
@@ -121,19 +123,21 @@ def duckdb_contenders(relations: Relations) -> list[Contender]:
         connection.register(f"arrow_{name}", pa.Table.from_batches(chunks))
         connection.execute(f"CREATE TABLE native_{name} AS FROM arrow_{name}")
 
-    def contender(kind: str) -> Contender:
+    def contender(kind: str, threads: int) -> Contender:
         query = f"SELECT * FROM {kind}_left JOIN {kind}_right USING ({KEY})"
 
         def run() -> Measured:
+            connection.execute(f"SET threads = {threads}")
             started = time.perf_counter()
             found = connection.sql(query).to_arrow_table()
             seconds = time.perf_counter() - started
             expect_rows(found.num_rows, relations.pairs)
             return _batch_measured(seconds, relations)
 
-        return Contender(f"duckdb-{kind}", run)
+        return Contender(f"duckdb-{kind}" + ("-one-thread" if threads == 1 else ""), run)
 
-    return [contender("arrow"), contender("native")]
+    threads = {len(os.sched_getaffinity(0)), 1}
+    return [contender(kind, count) for count in threads for kind in ("arrow", "native")]
 
 
 def polars_contenders(relations: Relations) -> list[Contender]:

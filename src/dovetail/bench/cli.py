@@ -88,10 +88,7 @@ def run(
         with _only_ours_on_stdout(), Terminal(Console(stderr=True)) as terminal:
             result = registry.run(benchmark, config, terminal)
     if save and (only is None or out is not None):
-        target = (out or RESULTS) / f"{result.name}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(result.to_json() + "\n", encoding="utf-8")
-        Console(stderr=True).print(f"saved to {target}", highlight=False, markup=False)
+        _save(result, out or RESULTS)
     if as_json:
         typer.echo(result.to_json())
     else:
@@ -120,6 +117,13 @@ def report(
         written = write_report(read_results(results), out or results.parent)
     for path in written:
         typer.echo(str(path))
+
+
+def _save(result: Result, directory: Path) -> None:
+    target = directory / f"{result.name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(result.to_json() + "\n", encoding="utf-8")
+    Console(stderr=True).print(f"saved to {target}", highlight=False, markup=False)
 
 
 def _show(result: Result) -> None:

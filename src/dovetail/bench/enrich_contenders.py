@@ -16,7 +16,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context
 from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, make
-from dovetail.semistream.base import STREAM
+from dovetail.semistream.spec import STREAM
 
 PIECES = 10  # record batches that a batch is handed over in
 KEY = "k"

@@ -28,6 +28,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,6 @@ from numpy.typing import NDArray
 
 from dovetail.bench.enrich_contenders import (
     PIECES,
-    STREAM_SCHEMA,
     TABLE_SCHEMA,
     WRITE_ROWS,
     DuckDb,
@@ -43,6 +43,7 @@ from dovetail.bench.enrich_contenders import (
     load_duckdb,
     spec,
 )
+from dovetail.bench.enrich_load import BATCHES, GROUP, WARM_UP_BATCHES, Load, Stream
 from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config, describe
@@ -52,17 +53,11 @@ from dovetail.semistream import TableWriter
 NAME = "enrich-growth"
 ROWS = 20_000_000
 SIZES = {"1M": 0.05, "3.5M": 0.175, "10M": 0.5, "20M": 1.0}  #: of the largest table
-BATCH_ROWS = 100_000
-BUDGET_BYTES = 64_000_000
-LEAST_BUDGET_BYTES = 16_000_000  # DuckDB needs about that much
-WARM_UP_BATCHES = 8
-BATCHES = 3  # of a repetition
 TEXT_BYTES = 76  # makes a row of 120
 OPERATORS = ("seek", "ssbj")
 RIVAL = "duckdb"
 RIVALS = (RIVAL, f"{RIVAL}-streamed")
 CLOCKS = ("batch", "wait50", "wait95")
-GROUP = "zipf"
 _POOL_BYTES = 1 << 20  # of letters that texts are taken from
 
 Results = Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
@@ -107,24 +102,6 @@ class Table:
         writer.finish()
 
 
-class Stream:
-    """Batches with keys by Zipf's law; each can be made by itself."""
-
-    def __init__(self, rows: int, batch_rows: int, seed: int) -> None:
-        self.batch_rows = batch_rows
-        self._seed = seed
-        self._keys = np.random.default_rng([seed, 1]).permutation(rows)
-        upper = np.cumsum(1 / np.arange(1, rows + 1))
-        self._upper = upper / upper[-1]
-
-    def batch(self, number: int) -> pa.RecordBatch:
-        rng = np.random.default_rng([self._seed, 2, number])
-        rows = self.batch_rows
-        ranks = np.searchsorted(self._upper[:-1], rng.random(rows), side="right")
-        columns = [self._keys[ranks], number * rows + np.arange(rows), rng.random(rows)]
-        return pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=STREAM_SCHEMA)
-
-
 @dataclass
 class Place:
     """Everything at one size: the stream, and the contenders with their tables ready."""
@@ -166,18 +143,10 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """What the rows of the largest table mean for the rest."""
+class Scale(Load):
+    """The rows of the largest table, and what they mean for the rest."""
 
-    rows: int
-
-    @property
-    def batch_rows(self) -> int:
-        return max(PIECES, BATCH_ROWS * self.rows // ROWS)
-
-    @property
-    def budget_bytes(self) -> int:
-        return max(LEAST_BUDGET_BYTES, BUDGET_BYTES * self.rows // ROWS)
+    published_rows: ClassVar[int] = ROWS
 
     def table_rows(self, size: str) -> int:
         return max(1, round(SIZES[size] * self.rows))

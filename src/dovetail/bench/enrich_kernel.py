@@ -26,16 +26,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.bench.enrich_contenders import (
     PIECES,
-    STREAM_SCHEMA,
     TABLE_SCHEMA,
     WRITE_ROWS,
     DuckDb,
@@ -45,65 +44,31 @@ from dovetail.bench.enrich_contenders import (
     load_duckdb,
     spec,
 )
+from dovetail.bench.enrich_load import BATCHES, GROUP, WARM_UP_BATCHES, Load, Stream
 from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config, describe
 from dovetail.bench.result import Failure, Result, Spread, significant
 from dovetail.semistream import TableWriter
-from dovetail.semistream.base import TABLE
+from dovetail.semistream.spec import TABLE
 
 NAME = "enrich-kernel"
 ROWS = 3_500_000
-BATCH_ROWS = 100_000
-BUDGET_BYTES = 64_000_000
-LEAST_BUDGET_BYTES = 16_000_000  # DuckDB needs about that much
-WARM_UP_BATCHES = 8
-BATCHES = 3  # of a repetition
 TEXT_BYTES = 60
 OPERATORS = ("seek", "seek-uncached", "ssbj", "ameshjoin", "inl")
 RIVALS = ("duckdb", "sqlite")
-GROUP = "zipf"
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Size:
-    """What a number of table rows means for the rest."""
+class Size(Load):
+    """A number of table rows, and what it means for the rest."""
 
-    rows: int
-
-    @property
-    def batch_rows(self) -> int:
-        return max(PIECES, BATCH_ROWS * self.rows // ROWS)
-
-    @property
-    def budget_bytes(self) -> int:
-        return max(LEAST_BUDGET_BYTES, BUDGET_BYTES * self.rows // ROWS)
+    published_rows: ClassVar[int] = ROWS
 
     def __str__(self) -> str:
         rows = f"{self.rows / 1e6:.3g}M" if self.rows >= 10**5 else str(self.rows)
         return f"{rows}-{self.budget_bytes / 1e6:.3g}MB"
-
-
-class Stream:
-    """The stream's batches, each of which can be made by itself."""
-
-    def __init__(self, size: Size, seed: int) -> None:
-        self.size = size
-        self._seed = seed
-        self._keys = np.random.default_rng([seed, 1]).permutation(size.rows)
-
-    @cached_property
-    def _upper(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        chances = 1 / np.arange(1, self.size.rows + 1)
-        return np.asarray(np.cumsum(chances / chances.sum()))
-
-    def batch(self, number: int) -> pa.RecordBatch:
-        rng = np.random.default_rng([self._seed, 2, number])
-        rows = self.size.batch_rows
-        ranks = np.searchsorted(self._upper[:-1], rng.random(rows), side="right")
-        columns = [self._keys[ranks], number * rows + np.arange(rows), rng.random(rows)]
-        return pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=STREAM_SCHEMA)
 
 
 def make_table(rows: int, seed: int) -> pa.RecordBatch:
@@ -141,7 +106,7 @@ def run(config: Config, reporter: Reporter) -> Result:
         joiners, facts, failures = _prepare(size, config.seed, root, reporter)
         for joiner in joiners.values():
             stack.callback(joiner.close)
-        stream = Stream(size, config.seed)
+        stream = Stream(size.rows, size.batch_rows, config.seed)
         failures += _warm_up(joiners, stream, reporter)
         contenders = [_contender(name, joiner, stream) for name, joiner in joiners.items()]
         runs = interleaved(contenders, config.repetitions_of(GROUP), reporter)
@@ -220,7 +185,7 @@ def _contender(name: str, joiner: Joiner, stream: Stream) -> Contender:
             fact: count if fact in ("cache_hit_share", "peak_budget_bytes") else count / BATCHES
             for fact, count in joiner.facts().items()
         }
-        facts["rows_per_s"] = stream.size.batch_rows / mean
+        facts["rows_per_s"] = stream.batch_rows / mean
         facts["slowest_over_fastest_batch"] = max(seconds) / min(seconds)
         return Measured({"batch": mean}, facts)
 

@@ -43,8 +43,8 @@ from dovetail.semistream import (
     StagedTable,
     TableWriter,
 )
-from dovetail.semistream.base import STREAM, TABLE
 from dovetail.semistream.meshjoin import MeshJoin
+from dovetail.semistream.spec import STREAM, TABLE
 from dovetail.semistream.ssbj import Ssbj
 
 KEY = "k"

@@ -43,8 +43,8 @@ from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run, merge_runs
 from dovetail.semistream import SemiStreamJoin, SemiStreamSpec, StagedTable, TableWriter
-from dovetail.semistream.base import STREAM, TABLE
 from dovetail.semistream.meshjoin import MeshJoin
+from dovetail.semistream.spec import STREAM, TABLE
 from dovetail.semistream.table import CHUNK_PAGES
 
 _REPETITIONS = 7

@@ -13,7 +13,9 @@ survive.
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from dovetail.costs.explain_enrich import (
+from dovetail.costs.latency import pages_within
+from dovetail.costs.meshjoin import MeshFactors
+from dovetail.costs.predictions import (
     ALIKE,
     Machine,
     PlannedEnrich,
@@ -21,8 +23,6 @@ from dovetail.costs.explain_enrich import (
     partitions_at_once,
     predict,
 )
-from dovetail.costs.latency import pages_within
-from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.storage import Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.semistream import ALGORITHMS

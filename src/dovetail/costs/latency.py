@@ -13,8 +13,8 @@ not refused is kept as far as the machine can.
 import numpy as np
 
 from dovetail.costs import meshjoin, seek
-from dovetail.costs.explain_enrich import PlannedEnrich, _duration, _Share
 from dovetail.costs.meshjoin import MeshModel
+from dovetail.costs.predictions import PlannedEnrich, Share, duration
 from dovetail.errors import ArgumentError, MemoryBudgetError
 
 SCANS = ("meshjoin", "ameshjoin", "ssbj")
@@ -25,7 +25,7 @@ def pages_within(plan: PlannedEnrich, seconds: float) -> int:
 
     Raises `ArgumentError`, with the best figure there is, if the bound cannot be kept.
     """
-    share = _Share(plan)
+    share = Share(plan)
     turns = share.turns
     if plan.algorithm not in SCANS:
         _check(plan, seconds, turns * _least_seek_wait(share))
@@ -46,7 +46,7 @@ def least_wait(model: MeshModel, memory_bytes: float) -> float:
     return float(waits.min())
 
 
-def _least_seek_wait(share: _Share) -> float:
+def _least_seek_wait(share: Share) -> float:
     """One row, no cache: two reads, of the codes of a page and of the row."""
     model = seek.SeekModel(
         table=seek.SeekTable(share.rows, share.fetched, share.plan.table.page_rows),
@@ -62,7 +62,7 @@ def _check(plan: PlannedEnrich, seconds: float, least: float) -> None:
     if seconds < least:
         raise ArgumentError(
             f"latency={seconds:g} seconds cannot be kept: with algorithm={plan.algorithm!r} a row "
-            f"waits {least:.3g} s ({_duration(least)}) or longer here, Spark's own time left out. "
+            f"waits {least:.3g} s ({duration(least)}) or longer here, Spark's own time left out. "
             "Ask for more, take another algorithm ('seek' settles rows at once), more partitions "
             "and cores, or faster storage."
         )

@@ -27,8 +27,7 @@ Where we differ:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,60 +346,3 @@ def _largest(about: Floats, allowed: Callable[[Floats], NDArray[np.bool_]]) -> F
     for _ in range(2):
         found += allowed(found + 1)
     return found
-
-
-@dataclass(frozen=True)
-class Retuner:
-    """Online tuning (section 3.3): settings that follow the arrival rate.
-
-    `observe` returns the tuner that knows one observation more; `plan` is what to use next. The
-    rate is averaged with exponentially fading weights, by time and not by observation, so that
-    short and long loops count as they should. Settings change only when the average is more than
-    `tolerance` away from what they were made for, and they are made for `tolerance` more than the
-    average: so they keep up until they are changed. Where the budget does not allow that, the plan
-    is the fastest that it does allow, and `keeps_up` says whether that is enough.
-    """
-
-    model: MeshModel
-    memory_bytes: int
-    plan: MeshPlan
-    rate: float  #: the average, in rows a second
-    tuned_rate: float  #: the average that the plan was made for
-    latency: float | None = None
-    tolerance: float = 0.2
-    horizon_seconds: float = 60.0  #: an observation of that age weighs 1/e of a new one
-
-    @classmethod
-    def start(
-        cls, model: MeshModel, memory_bytes: int, rate: float, latency: float | None = None
-    ) -> Self:
-        """A tuner that expects this rate. Raises as `best_rate` does."""
-        fastest = best_rate(model, memory_bytes, latency)
-        return cls(model, memory_bytes, fastest, rate, rate, latency)._retuned()
-
-    @property
-    def keeps_up(self) -> bool:
-        return self.plan.rate >= self.rate
-
-    def observe(self, rows: float, seconds: float) -> Self:
-        """After `rows` rows arrived in `seconds` seconds."""
-        if not (rows >= 0 and seconds >= 0):
-            raise ArgumentError(f"{rows} rows in {seconds} seconds: neither can be negative")
-        age = seconds / self.horizon_seconds
-        # rows spread over `seconds`, each weighed by its own age; at once, if that is 0
-        weight = -math.expm1(-age) / age if age else 1.0
-        rate = self.rate * math.exp(-age) + weight * rows / self.horizon_seconds
-        tuner = replace(self, rate=rate)
-        changed = abs(rate - self.tuned_rate) > self.tolerance * self.tuned_rate
-        return tuner._retuned() if changed else tuner
-
-    def settings_for(self, rate: float) -> MeshPlan:
-        """The least that keeps up with a rate, or the fastest that the budget allows."""
-        plan = try_least_memory(self.model, rate, self.latency)
-        if plan is None or plan.memory_bytes > self.memory_bytes:
-            plan = best_rate(self.model, self.memory_bytes, self.latency)
-        return plan
-
-    def _retuned(self) -> Self:
-        plan = self.settings_for(self.rate * (1 + self.tolerance))
-        return replace(self, plan=plan, tuned_rate=self.rate)

@@ -31,12 +31,12 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream.base import WORKING_SHARE
 from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.seek import CACHE_SHARE
+from dovetail.semistream.seek import CACHE_SHARE, gap_pages
 from dovetail.semistream.table import CODE_BYTES
 
-GAP_PAGES = 2  #: pages without a waiting row that are read through rather than skipped
 WAITING_BYTES = INDEX_BYTES_PER_ROW + 40  #: of a waiting row, besides itself
 RUNS = 4  #: that a full window is merged into, each of which fetches for itself
+_NEAR_PAGES = 2  # that may lie between two rows that are fetched together
 _SETTLED_ROWS = 1 << 13  # together
 _CACHE_PARTS = 3  # that settle some rows of a slice, or so
 
@@ -104,16 +104,20 @@ class SeekModel:
         chunks = -(-self.table.pages // self.table.chunk_pages)
         return chunks * -math.expm1(fetched_rows * math.log1p(-min(1 / chunks, 1 - 1e-12)))
 
-    def stretches(self, touched: float) -> tuple[float, float]:
-        """How many reads those pages take, and how many pages are read, short gaps included."""
+    def stretches(self, touched: float, through: int) -> tuple[float, float]:
+        """How many reads those pages take, and how many pages are read.
+
+        Gaps of up to `through` pages are read as well.
+        """
         if touched <= 0:
             return 0.0, 0.0
         pages = self.table.pages
         density = min(1.0, touched / pages)
         free = 1 - density
-        gaps = sum(gap * free**gap * density for gap in range(1, GAP_PAGES + 1))
-        requests = max(1.0, touched * free ** (GAP_PAGES + 1))
-        return requests, min(float(pages), touched * (1 + gaps))
+        gaps = sum(gap * free**gap * density for gap in range(1, through + 1))
+        between = max(0.0, touched - 1)
+        requests = 1 + between * free ** (through + 1)
+        return requests, min(float(pages), touched + between * gaps)
 
     def miss_share(self, cached_values: int) -> float:
         """The share of the stream rows that the hottest values, cached, leave over."""
@@ -134,7 +138,9 @@ class SeekModel:
         found = factors.probe + factors.lookup
         per_row = factors.receive + found + results * factors.output
         touched = self.pages_touched(window_rows, values) if missed else 0.0
-        requests, pages = self.stretches(touched)
+        requests, pages = self.stretches(touched, gap_pages(self.table.page_rows))
+        # rows are fetched one by one: only near ones come with a single movement of the disk
+        fetches, _ = self.stretches(touched, _NEAR_PAGES)
         # as many rows come as it takes to fill the window with those that miss
         rows = window_rows / missed if missed else float(window_rows)
         waiting = window_rows if missed else 0
@@ -144,7 +150,7 @@ class SeekModel:
         settled = RUNS * (1 + waiting / _SETTLED_ROWS) if waiting else 0.0
         seconds += (slices + requests + settled) * factors.call
         seconds += RUNS * self.chunks_touched(waiting * results / RUNS) * factors.chunk
-        seconds += self.storage.read_seconds(2 * requests, read)
+        seconds += self.storage.read_seconds(requests + fetches, read)
         held = waiting * (self.stream_row_bytes + WAITING_BYTES)
         return SeekPlan(
             window_rows=waiting,
@@ -154,7 +160,7 @@ class SeekModel:
             rate=rows / seconds if seconds else math.inf,
             wait_seconds=2 * seconds if missed else per_row,
             pages_per_window=pages,
-            requests_per_window=2 * requests,
+            requests_per_window=requests + fetches,
             bytes_per_row=read / rows,
         )
 

@@ -1,18 +1,21 @@
 """Joins of a stream with a table that is larger than memory: one algorithm a file.
 
-`table` is the staged table that all of them read, `base` what they share, `cache` the cache of Seek
-and SSBJ, `shedding` what to leave out when a stream outruns them.
+`spec` says which rows belong together, `table` is the staged table that all of them read, `base`
+(arrival) and `emission` what they share, `cache` the cache of Seek and SSBJ, `shedding` what to
+leave out when a stream outruns them.
 """
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.semistream.base import HOWS, SemiStreamJoin, SemiStreamSpec
+from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.cache import KEYS_SCHEMA
 from dovetail.semistream.inl import IndexNestedLoops
 from dovetail.semistream.meshjoin import AMeshJoin, MeshJoin
 from dovetail.semistream.seek import Seek, SeekUncached
+from dovetail.semistream.spec import HOWS, SemiStreamSpec
 from dovetail.semistream.ssbj import Ssbj
-from dovetail.semistream.table import StagedTable, TableWriter
+from dovetail.semistream.table import StagedTable
+from dovetail.semistream.table_writer import TableWriter
 
 ALGORITHMS: dict[str, type[SemiStreamJoin]] = {
     kind.name: kind for kind in (MeshJoin, AMeshJoin, Ssbj, IndexNestedLoops, Seek, SeekUncached)

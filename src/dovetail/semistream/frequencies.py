@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Counters
-from dovetail.semistream.base import ANTI, LEFT_OUTER, SEMI, SemiStreamJoin
+from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.shedding import (
     Counts,
     Frequencies,
@@ -26,6 +26,7 @@ from dovetail.semistream.shedding import (
     SketchedFrequencies,
     check_sketches,
 )
+from dovetail.semistream.spec import ANTI, LEFT_OUTER, SEMI
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 COMPONENT = "frequencies"

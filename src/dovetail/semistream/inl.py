@@ -21,7 +21,8 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run
-from dovetail.semistream.base import SemiStreamJoin, SemiStreamSpec
+from dovetail.semistream.base import SemiStreamJoin
+from dovetail.semistream.spec import SemiStreamSpec
 from dovetail.semistream.table import CODE_BYTES, Page, StagedTable, stretches
 
 _UNBOUNDED_POOL_BYTES = 1 << 30

@@ -35,7 +35,8 @@ from dovetail.kernel.blocks import BLOCK, RESIDENT
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run
-from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec, first_number
+from dovetail.semistream.base import SemiStreamJoin, first_number
+from dovetail.semistream.spec import STREAM, SemiStreamSpec
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 _PACKET_BYTES_PER_ROW = 5  # whether it has matched, and how often

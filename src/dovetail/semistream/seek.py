@@ -27,17 +27,24 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run, merge_runs
-from dovetail.semistream.base import STREAM, SemiStreamJoin, SemiStreamSpec, first_number
+from dovetail.semistream.base import SemiStreamJoin, first_number
 from dovetail.semistream.cache import Cache, firsts_of
+from dovetail.semistream.spec import STREAM, SemiStreamSpec
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 CACHE_SHARE = 3 / 8
-_GAP_PAGES = 2  # pages without a waiting row that are read through rather than skipped
 _SETTLED_ROWS = 1 << 13  # at least so many together, if there are as many
 _LEARNED_BYTES = 40  # what is noted of a row that missed the cache
 _UNBOUNDED_CACHE_BYTES = 1 << 30
 
+GAP_BYTES = 48 << 10  #: of codes without a waiting row that are read through rather than skipped
+
 Spans = Callable[[Codes], tuple[Rows, Rows]]  #: codes to the positions [low, high) of each
+
+
+def gap_pages(page_rows: int, gap_bytes: int = GAP_BYTES) -> int:
+    """The pages without a waiting row that are read through: a request more costs as much."""
+    return max(2, gap_bytes // (CODE_BYTES * page_rows))
 
 
 class Seek(SemiStreamJoin):
@@ -45,6 +52,7 @@ class Seek(SemiStreamJoin):
 
     name: ClassVar[str] = "seek"
     caches: ClassVar[bool] = True
+    gap_bytes: ClassVar[int] = GAP_BYTES
 
     def __init__(
         self,
@@ -64,6 +72,7 @@ class Seek(SemiStreamJoin):
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
         piece = self.working_bytes // 4 // (CODE_BYTES * table.page_rows)
         self._piece_pages = max(4, piece)
+        self._gap_pages = gap_pages(table.page_rows, self.gap_bytes)
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -189,7 +198,7 @@ class Seek(SemiStreamJoin):
             ends[: len(following)] = np.searchsorted(codes, following, side="right")
             idle &= begins == ends
         # the first gap that is worth skipping ends the piece
-        wide = np.convolve(idle, np.ones(_GAP_PAGES + 1), "valid") > _GAP_PAGES
+        wide = np.convolve(idle, np.ones(self._gap_pages + 1), "valid") > self._gap_pages
         gap = int(wide.argmax()) if len(wide) and wide.any() else len(idle)
         used = np.flatnonzero(~idle[:gap])
         return first, first + int(used[-1]) + 1

@@ -48,9 +48,10 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, own, probe_run
-from dovetail.semistream.base import SemiStreamJoin, SemiStreamSpec
+from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.cache import KEY_BYTES, Cache
 from dovetail.semistream.meshjoin import AMeshJoin, Packet
+from dovetail.semistream.spec import SemiStreamSpec
 from dovetail.semistream.table import StagedTable
 
 EVICTION_CYCLES = 10

@@ -11,7 +11,8 @@ rows that match a key lie together; a match is a range `[low, high)` of position
 
 Codes are read with `pread` into a buffer that the caller has reserved. Payload is mapped, since
 single rows are picked out of it, and the mapping is given back once `release_bytes` of it may have
-become resident.
+become resident. That is a fixed amount, whatever the budget; what is above a share of the budget is
+given back whenever the operator rests (`release`).
 
 On failure: a page or chunk is checked against its checksum when a process first reads it, and a
 `StateCorruptError` names the file. A table that was not written to its end has no `table.json`, and
@@ -38,10 +39,13 @@ from dovetail.kernel.protocol import Counters
 from dovetail.kernel.runs import Rows
 
 PAGE_BYTES = 256 << 10
-CHUNK_PAGES = 16
+_LEAST_PAGE_BYTES = 4 << 10
+CHUNK_PAGES = 16  #: the fewest
+_CHUNK_BYTES = PAGE_BYTES * CHUNK_PAGES  # of tiny pages, too: opening a chunk costs as much
 CODE_BYTES = 8
+RELEASE_BYTES = 4 << 20
 _NOTHING = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
-_CODES, _ROWS, _FENCES, _META = "codes.bin", "rows.arrows", "fences.bin", "table.json"
+CODES, ROWS, FENCES, META = "codes.bin", "rows.arrows", "fences.bin", "table.json"
 
 
 @dataclass(frozen=True)
@@ -51,101 +55,6 @@ class Chunk:
     offset: int
     length: int
     checksum: int
-
-
-class TableWriter:
-    """Writes rows that come in code order. `finish` makes the table; without it there is none."""
-
-    def __init__(self, directory: Path, schema: pa.Schema, page_bytes: int = PAGE_BYTES) -> None:
-        self._directory = directory
-        self._schema = schema
-        self._page_bytes = page_bytes
-        self._page_rows = 0  # known from the first rows
-        self._waiting: list[tuple[Codes, pa.RecordBatch]] = []
-        self._waiting_rows = 0
-        self._rows = 0
-        self._last: int | None = None
-        self._chunks: list[Chunk] = []
-        self._page_checksums: list[int] = []
-        self._fences: list[Codes] = []
-        self._row_bytes = 0
-        try:
-            directory.mkdir(parents=True)
-            self._codes_file = (directory / _CODES).open("xb")
-            self._rows_file = (directory / _ROWS).open("xb")
-            self._rows_file.write(schema.serialize())
-        except OSError as error:
-            raise storage_problem(error, directory, "write to") from error
-
-    def append(self, codes: Codes, rows: pa.RecordBatch) -> None:
-        if not len(codes):
-            return
-        assert self._last is None or codes[0] >= self._last, "rows out of order"
-        self._last = int(codes[-1])
-        if not self._page_rows:
-            row_bytes = max(1, rows.nbytes // rows.num_rows)
-            self._page_rows = max(1, self._page_bytes // row_bytes)
-        self._waiting.append((codes, rows))
-        self._waiting_rows += len(codes)
-        chunk_rows = self._page_rows * CHUNK_PAGES
-        if self._waiting_rows >= chunk_rows:
-            self._write(self._waiting_rows - self._waiting_rows % chunk_rows)
-
-    def finish(self) -> None:
-        """Write what is left, and make everything durable."""
-        if self._waiting_rows:
-            self._write(self._waiting_rows)
-        fences = np.concatenate(self._fences) if self._fences else np.zeros(0, dtype=np.int64)
-        meta = {
-            "rows": self._rows,
-            "last_code": self._last,
-            "page_rows": self._page_rows or 1,
-            "chunk_pages": CHUNK_PAGES,
-            "row_bytes": self._row_bytes / max(1, self._rows),
-            "page_checksums": self._page_checksums,
-            "fences_checksum": zlib.crc32(fences.tobytes()),
-            "chunks": [[c.offset, c.length, c.checksum] for c in self._chunks],
-        }
-        try:
-            fences_file = (self._directory / _FENCES).open("xb")
-            fences_file.write(fences.tobytes())
-            for handle in (fences_file, self._codes_file, self._rows_file):
-                handle.flush()
-                os.fsync(handle.fileno())
-                handle.close()
-            body = json.dumps(meta).encode()
-            with (self._directory / _META).open("xb") as handle:
-                handle.write(f"{zlib.crc32(body)}\n".encode() + body)
-                handle.flush()
-                os.fsync(handle.fileno())
-        except OSError as error:
-            raise storage_problem(error, self._directory, "write to") from error
-
-    def _write(self, count: int) -> None:
-        codes = np.concatenate([codes for codes, _ in self._waiting])
-        rows = pa.concat_batches([rows for _, rows in self._waiting])
-        chunk_rows = self._page_rows * CHUNK_PAGES
-        try:
-            for start in range(0, count, chunk_rows):
-                stop = min(start + chunk_rows, count)
-                self._write_chunk(codes[start:stop], rows.slice(start, stop - start))
-        except OSError as error:
-            raise storage_problem(error, self._directory, "write to") from error
-        left = self._waiting_rows - count
-        self._waiting = [(codes[count:], rows.slice(count))] if left else []
-        self._waiting_rows = left
-
-    def _write_chunk(self, codes: Codes, rows: pa.RecordBatch) -> None:
-        for start in range(0, len(codes), self._page_rows):
-            page = codes[start : start + self._page_rows].tobytes()
-            self._page_checksums.append(zlib.crc32(page))
-            self._codes_file.write(page)
-        self._fences.append(codes[:: self._page_rows].copy())
-        message = rows.serialize()
-        self._chunks.append(Chunk(self._rows_file.tell(), message.size, zlib.crc32(message)))
-        self._rows_file.write(message)
-        self._rows += len(codes)
-        self._row_bytes += message.size
 
 
 @dataclass(frozen=True)
@@ -160,10 +69,26 @@ class Page:
         return take_rows(self.rows, positions, columns)
 
 
+def page_bytes_for(budget_bytes: int | None) -> int:
+    """How large the pages are that a join in this budget reads.
+
+    Small enough that a few fit its working memory, and large enough that their index does.
+    """
+    share = PAGE_BYTES if budget_bytes is None else budget_bytes // 64
+    return max(_LEAST_PAGE_BYTES, min(PAGE_BYTES, share))
+
+
+def chunk_pages(page_bytes: int) -> int:
+    """How many pages of this size a chunk is to have."""
+    return max(CHUNK_PAGES, _CHUNK_BYTES // page_bytes)
+
+
 class StagedTable:
     """One staged partition, open for reading."""
 
-    def __init__(self, directory: Path, schema: pa.Schema, release_bytes: int = 4 << 20) -> None:
+    def __init__(
+        self, directory: Path, schema: pa.Schema, release_bytes: int = RELEASE_BYTES
+    ) -> None:
         self.directory = directory
         self.schema = schema
         self.counters = Counters()  # the operator puts its own here
@@ -179,14 +104,14 @@ class StagedTable:
         self.release_bytes = release_bytes
         self._touched: list[Chunk] = []
         self._touched_bytes = 0
-        path = directory / _FENCES
+        path = directory / FENCES
         fences = _read(path)
         if zlib.crc32(fences) != meta["fences_checksum"]:
             raise _damaged(path, 0)
         #: the first code of each page
         self.fences: Codes = np.frombuffer(fences, dtype=np.int64)
-        self._map: mmap.mmap | None = _map(directory / _ROWS)
-        self._codes_fd = _open(directory / _CODES)
+        self._map: mmap.mmap | None = _map(directory / ROWS)
+        self._codes_fd = _open(directory / CODES)
         self._mapped = pa.py_buffer(self._map)
 
     @property
@@ -219,7 +144,7 @@ class StagedTable:
     def codes(self, first: int, stop: int) -> Codes:
         """The codes of the pages `[first, stop)`, read in one request."""
         begin, end = self.page_start(first), self.page_start(stop)
-        path = self.directory / _CODES
+        path = self.directory / CODES
         try:
             data = os.pread(self._codes_fd, CODE_BYTES * (end - begin), CODE_BYTES * begin)
         except OSError as error:
@@ -273,7 +198,7 @@ class StagedTable:
             if columns is not None:
                 chunk = chunk.select(list(columns))
             parts.append(chunk.take(pa.array(rest[start:stop] - number * chunk_rows)))
-        self._release(self.release_bytes)
+        self.release(self.release_bytes)
         if not parts:
             return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
         found = _concat(parts, _nullable(schema) if nulls else schema)
@@ -290,7 +215,7 @@ class StagedTable:
         pages = max(1, self._chunk_rows // self.page_rows)
         for first in range(0, self.pages, pages):
             self.codes(first, min(first + pages, self.pages))
-        self._release(0)
+        self.release(0)
 
     def close(self) -> None:
         os.close(self._codes_fd)
@@ -300,7 +225,7 @@ class StagedTable:
     def _chunk(self, number: int) -> pa.RecordBatch:
         chunk = self._chunks[number]
         if self._touched_bytes + chunk.length > self.release_bytes:
-            self._release(0)
+            self.release(0)
         assert self._map is not None
         data = self._mapped[chunk.offset : chunk.offset + chunk.length]
         if not self._chunk_seen[number]:
@@ -319,7 +244,7 @@ class StagedTable:
             checksum = zlib.crc32(data[start:stop], checksum)
             self._give_back(chunk.offset + start, chunk.offset + stop)
         if checksum != chunk.checksum:
-            raise _damaged(self.directory / _ROWS, chunk.offset)
+            raise _damaged(self.directory / ROWS, chunk.offset)
 
     def _give_back(self, begin: int, end: int) -> None:
         """Let a part of the mapping be resident no longer."""
@@ -327,7 +252,7 @@ class StagedTable:
         begin -= begin % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, begin, min(end, len(self._map)) - begin)
 
-    def _release(self, above: int) -> None:
+    def release(self, above: int) -> None:
         """Give mapped payload back, if more than this much of it may be resident."""
         if self._touched_bytes <= above or self._map is None:
             return
@@ -374,7 +299,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _read_meta(directory: Path) -> dict[str, Any]:
-    path = directory / _META
+    path = directory / META
     try:
         checksum, _, body = path.read_bytes().partition(b"\n")
         if int(checksum) != zlib.crc32(body):
@@ -382,7 +307,7 @@ def _read_meta(directory: Path) -> dict[str, Any]:
         return cast("dict[str, Any]", json.loads(body))
     except FileNotFoundError:
         raise StateMissingError(
-            f"{directory} holds no staged table: {_META} is not there. Stage the table again "
+            f"{directory} holds no staged table: {META} is not there. Stage the table again "
             "(dovetail.refresh), or restore the directory from a backup."
         ) from None
     except ValueError:

@@ -48,7 +48,8 @@ from dovetail.kernel.keys import KeyCodec
 from dovetail.semistream.base import check_budget
 from dovetail.semistream.frequencies import check_frequencies
 from dovetail.semistream.shedding import WEIGHING
-from dovetail.semistream.table import PAGE_BYTES, StagedTable, TableWriter
+from dovetail.semistream.table import StagedTable, chunk_pages, page_bytes_for
+from dovetail.semistream.table_writer import TableWriter
 from dovetail.spark.layout import partition_of
 from dovetail.spark.state import PartitionState
 from dovetail.spark.tables import OpenTable
@@ -57,7 +58,6 @@ from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version
 STAGED = "staged.json"
 _CODE, _PART = "__dovetail_code", "__dovetail_partition"
 _ATTEMPTS = 3
-_LEAST_PAGE_BYTES = 4 << 10
 _PASSED_ON = {  # errors of a task that say all there is to say
     kind.__name__: kind for kind in (ArgumentError, StorageError, TableUnreadableError)
 }
@@ -91,11 +91,10 @@ class Shape:
 
 
 def shape_of(spec: EnrichSpec) -> Shape:
-    share = spec.partition_bytes
-    # a chunk of pages may become resident as a whole: it has to fit the working memory
-    page = PAGE_BYTES if share is None else max(_LEAST_PAGE_BYTES, min(PAGE_BYTES, share // 256))
     table = spec.semistream
-    return Shape(table.table, table.table_keys, spec.partitions, page)
+    return Shape(
+        table.table, table.table_keys, spec.partitions, page_bytes_for(spec.partition_bytes)
+    )
 
 
 def ensure_staged(table: OpenTable, spec: EnrichSpec) -> str:
@@ -217,7 +216,9 @@ def _write(shape: Shape, directory: Path) -> Callable[[Batches], Batches]:
                 continue
             if writer is None:
                 number = int(batch.column(_PART)[0].as_py())
-                writer = TableWriter(mine, shape.schema, shape.page_bytes)
+                writer = TableWriter(
+                    mine, shape.schema, shape.page_bytes, chunk_pages(shape.page_bytes)
+                )
             writer.append(np.asarray(batch.column(_CODE)), _staged_columns(batch, shape))
             rows += batch.num_rows
         if writer is not None:

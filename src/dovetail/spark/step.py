@@ -184,13 +184,8 @@ class StreamingTask:
             watch.begin(operator)
             rows = self._push(operator, batches, outbox)
             fault_point("after-push")
-            silent = 0
-            if not rows:
-                silent = (parent.header["silent"] if parent else 0) + 1
-                self._tuned = self.spec.retune(operator, self._tuned, 0, self._began)
-                self._defer(operator, silent, outbox)
-            elif self.spec.eager:
-                self._work_off(operator, MAX_SLICE_MS, outbox)
+            silent = 0 if rows else (parent.header["silent"] if parent else 0) + 1
+            self._defer(operator, silent, outbox)
             fault_point("after-poll")
             snapshot, files = _durable_snapshot(operator)
             fault_point("after-snapshot")
@@ -203,16 +198,15 @@ class StreamingTask:
             watch.close()
             operator.ctx.store.close()  # a worker lives long, and open files keep their space
         context, pending = operator.ctx, operator.pending()
-        before = parent.totals if parent else empty_totals()
+        totals = parent.totals if parent else empty_totals()
+        totals = add_step(totals, context.counters, context.budget, seconds, self._join_seconds)
         header = {
             "files": files,
             "outbox": sealed,
             "pending": pending,
             "phase": "arriving" if rows else "deferred" if pending else "idle",
             "silent": silent,
-            "totals": watch.totals(
-                add_step(before, context.counters, context.budget, seconds, self._join_seconds)
-            ),
+            "totals": watch.totals(totals),
             "tuned": self._tuned,
             "budget_bytes": self.spec.memory_bytes,
             **watched,
@@ -278,8 +272,13 @@ class StreamingTask:
         return count
 
     def _defer(self, operator: Operator, silent: int, outbox: Outbox) -> None:
-        slice_ms = min(self.spec.slice_ms << min(silent - 1, 16), MAX_SLICE_MS)
-        self._work_off(operator, slice_ms, outbox)
+        """Deferred work: after rows, if it is due at once, or in a silence of so many steps."""
+        if silent:
+            self._tuned = self.spec.retune(operator, self._tuned, 0, self._began)
+            slice_ms = min(self.spec.slice_ms << min(silent - 1, 16), MAX_SLICE_MS)
+            self._work_off(operator, slice_ms, outbox)
+        elif self.spec.eager:
+            self._work_off(operator, MAX_SLICE_MS, outbox)
 
     def _work_off(self, operator: Operator, slice_ms: int, outbox: Outbox) -> None:
         """Deferred work, for about this long, or for as long as rows would else wait too long."""

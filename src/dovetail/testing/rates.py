@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.costs.calibrate import Sizes, calibrate
-from dovetail.costs.explain_enrich import Machine, PlannedEnrich, TableSize, predict
 from dovetail.costs.meshjoin import MeshFactors
+from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize, predict
 from dovetail.costs.ssbj import zipf
 from dovetail.costs.storage import Storage
 from dovetail.kernel.blocks import BlockStore
@@ -24,7 +24,8 @@ from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context
 from dovetail.kernel.runs import Rows
 from dovetail.semistream import ALGORITHMS, KEYS_SCHEMA, SemiStreamSpec, StagedTable
-from dovetail.semistream.base import STREAM
+from dovetail.semistream.spec import STREAM
+from dovetail.semistream.table import page_bytes_for
 from dovetail.testing.semistream import stage
 
 ALGORITHMS_COMPARED = ("seek", "ssbj", "meshjoin", "inl")
@@ -51,7 +52,7 @@ class Setting:
     @property
     def page_bytes(self) -> int:
         """As pages are staged for such a budget."""
-        return max(4 << 10, min(256 << 10, self.budget_bytes // 256))
+        return page_bytes_for(self.budget_bytes)
 
     @property
     def spec(self) -> SemiStreamSpec:

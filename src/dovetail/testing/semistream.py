@@ -24,8 +24,8 @@ from dovetail.semistream import (
     StagedTable,
     TableWriter,
 )
-from dovetail.semistream.base import STREAM, TABLE
 from dovetail.semistream.meshjoin import AMeshJoin
+from dovetail.semistream.spec import STREAM, TABLE
 
 
 def stage(

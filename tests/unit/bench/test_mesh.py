@@ -1,7 +1,6 @@
 """The benchmarks of MESHJOIN at a tiny size."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from dovetail.bench import mesh, mesh_model, registry
 from dovetail.bench.mesh import as_the_paper_counts, skewed
 from dovetail.bench.mesh_model import fit, loop_features
 from dovetail.bench.progress import Silent
-from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
 from dovetail.semistream.meshjoin import MeshJoin
 
@@ -48,15 +46,12 @@ def run(name: str, only: str | None = None) -> Result:
     ],
 )
 def test_run_when_tiny_then_has_its_labels(
-    name: str, only: str | None, labels: set[str], tmp_path: Path
+    name: str, only: str | None, labels: set[str], assert_sound: Callable[[Result], None]
 ) -> None:
     result = run(name, only)
-    assert result.ok, result.failures
+    assert_sound(result)
     assert labels <= set(result.ratios)
-    assert all(ratio.median is not None and ratio.median > 0 for ratio in result.ratios.values())
     assert "time" in result.facts
-    written = write_report([Result.from_json(result.to_json(), "here")], tmp_path)
-    assert all(path.stat().st_size for path in written)
 
 
 def test_run_when_results_are_missing_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The benchmarks of SSBJ at a tiny size, and what they measure with."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,6 @@ import pytest
 from dovetail.bench import registry, semistream_runs, ssbj_rate, ssbj_setup, ssbj_tuning
 from dovetail.bench.measure import WrongResultError
 from dovetail.bench.progress import Silent
-from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
 from dovetail.bench.semistream_runs import (
     FACTORS,
@@ -68,15 +67,12 @@ def run(name: str, only: str | None = None, rows: int = ROWS) -> Result:
     ],
 )
 def test_run_when_tiny_then_has_its_labels(
-    name: str, only: str | None, labels: set[str], tmp_path: Path
+    name: str, only: str | None, labels: set[str], assert_sound: Callable[[Result], None]
 ) -> None:
     result = run(name, only)
-    assert result.ok, result.failures
+    assert_sound(result)
     assert labels <= set(result.ratios)
-    assert all(ratio.median is not None and ratio.median > 0 for ratio in result.ratios.values())
     assert "time" in result.facts
-    written = write_report([Result.from_json(result.to_json(), "here")], tmp_path)
-    assert all(path.stat().st_size for path in written)
 
 
 def test_rate_when_all_groups_run_then_skew_1_is_the_point_that_memory_has_too(

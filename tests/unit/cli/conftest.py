@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dovetail.costs.choice import Choice, Recorded
-from dovetail.costs.explain_enrich import Machine, Prediction
 from dovetail.costs.meshjoin import MeshFactors
+from dovetail.costs.predictions import Machine, Prediction
 from dovetail.costs.storage import DISK_7200
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot

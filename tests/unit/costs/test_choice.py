@@ -9,18 +9,19 @@ import pyarrow as pa
 import pytest
 
 from dovetail.costs.choice import CANDIDATES, Choice, Recorded, choose
-from dovetail.costs.explain_enrich import (
+from dovetail.costs.explain_enrich import explain_enrich
+from dovetail.costs.meshjoin import MeshFactors
+from dovetail.costs.predictions import (
     ALIKE,
     Machine,
     PlannedEnrich,
     TableSize,
-    explain_enrich,
     partitions_at_once,
     predict,
 )
-from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE, Storage
 from dovetail.semistream import SemiStreamSpec
+from dovetail.semistream.table import page_bytes_for
 
 STREAM = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
 TABLE = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -33,7 +34,7 @@ def planned(
     storage: str, rows: int, memory: int | None, *, row_bytes: int = 100, **more: object
 ) -> PlannedEnrich:
     share = 1 << 40 if memory is None else memory // 2
-    page_bytes = max(4096, min(256 << 10, share // 256))  # as they are staged
+    page_bytes = page_bytes_for(share)
     table = TableSize(rows, float(row_bytes), max(1, page_bytes // row_bytes), "as staged")
     plan = PlannedEnrich(
         spec=SemiStreamSpec(STREAM, TABLE, ("id",), ("id",)),
@@ -57,10 +58,10 @@ def planned(
         ("this machine", 300_000_000, 64_000_000, "seek"),
         ("this machine", 1_000_000, 600_000, "seek"),
         # so little memory that every waiting row is a seek of its own: a scan shares its reads
-        ("7200 rpm disk", 300_000_000, 64_000_000, "ameshjoin"),
-        ("object store", 300_000_000, 64_000_000, "ameshjoin"),
-        ("7200 rpm disk", 1_000_000, 600_000, "ameshjoin"),
-        ("object store", 1_000_000, 600_000, "ameshjoin"),
+        ("7200 rpm disk", 300_000_000, 32_000_000, "ameshjoin"),
+        ("object store", 300_000_000, 32_000_000, "ameshjoin"),
+        ("7200 rpm disk", 10_000_000, 4_000_000, "ameshjoin"),
+        ("object store", 10_000_000, 4_000_000, "ameshjoin"),
         # memory for many rows a page: Seek reads in order too, and skips
         ("7200 rpm disk", 10_000_000, 64_000_000, "seek"),
         ("object store", 300_000_000, 1_000_000_000, "seek"),
@@ -86,7 +87,7 @@ def test_choose_when_keys_are_skewed_and_seeks_dear_then_the_scan_with_a_cache_w
 
 
 def test_choose_when_rates_are_close_then_takes_seek() -> None:
-    plan = planned("7200 rpm disk", 1_000_000, 4_000_000, row_bytes=48)
+    plan = planned("7200 rpm disk", 300_000_000, 64_000_000)
     rates = {one.algorithm: one.rate for one in predict(plan)}
     assert rates["seek"] < max(rates.values()) < ALIKE * rates["seek"], "no near-tie to decide"
     assert choose(plan).algorithm == "seek"
@@ -101,7 +102,7 @@ def test_choose_when_the_condition_is_a_band_then_takes_one_that_can() -> None:
 
 
 def test_choose_when_the_fastest_is_too_late_then_takes_one_that_keeps_the_bound() -> None:
-    plan = planned("7200 rpm disk", 300_000_000, 64_000_000)
+    plan = planned("7200 rpm disk", 300_000_000, 32_000_000)
     assert choose(plan).algorithm == "ameshjoin"
     assert choose(plan).predicted.wait_seconds > 5
     assert choose(replace(plan, latency=5.0)).algorithm == "seek"
@@ -132,7 +133,7 @@ def test_choose_when_one_was_asked_for_then_it_is_that_one() -> None:
 
 
 def test_explain_when_the_choice_is_handed_over_then_shows_it_and_why() -> None:
-    plan = planned("7200 rpm disk", 1_000_000, 600_000)
+    plan = planned("7200 rpm disk", 10_000_000, 4_000_000)
     found = choose(plan)
     shown = explain_enrich(replace(plan, algorithm=found.algorithm, why=found.why))
     first, *_ = dict(shown.sections)["algorithm"]

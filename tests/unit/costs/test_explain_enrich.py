@@ -5,38 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from dovetail.costs.explain import Explanation
-from dovetail.costs.explain_enrich import (
-    Machine,
-    PlannedEnrich,
-    TableSize,
-    explain_enrich,
-    predict,
-)
-from dovetail.costs.meshjoin import MeshFactors
-from dovetail.costs.storage import DISK_7200, Storage
-from dovetail.semistream import SemiStreamSpec
+from dovetail.costs.explain_enrich import explain_enrich
+from dovetail.costs.predictions import TableSize, predict
+from dovetail.costs.storage import DISK_7200
+from dovetail.testing.plans import planned
 
-STREAM = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
-TABLE = pa.schema([("key", pa.int64()), ("name", pa.string()), ("city", pa.string())])
-FACTORS = MeshFactors(expire=4e-8, receive=2e-9, add=8e-8, probe=3e-8, output=4e-8)
-SSD = Storage("ssd", 1e-4, 2e9)
-PLAN = PlannedEnrich(
-    spec=SemiStreamSpec(STREAM, TABLE, ("id",), ("key",), "left"),
-    algorithm="seek",
-    asked_algorithm="auto",
-    memory_bytes=4_000_000,
-    partitions=2,
-    asked_partitions=None,
-    streaming=True,
-    table=TableSize(1_000_000, 48.0, 600, "as staged, v000001"),
-    machine=Machine(FACTORS, SSD, cores=2),
-    state=Path("/ckpt/enrich"),
-    state_note="new: made when the query starts",
-)
+PLAN = planned(state=Path("/ckpt/enrich"), state_note="new: made when the query starts")
 NAMES = ["ameshjoin", "inl", "meshjoin", "seek", "ssbj"]
 
 

@@ -6,33 +6,20 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from dovetail.costs.explain_enrich import Machine, PlannedEnrich, TableSize, _Share, explain_enrich
+from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.latency import SCANS, least_wait, pages_within
-from dovetail.costs.meshjoin import MeshFactors
-from dovetail.costs.storage import DISK_7200, Storage
+from dovetail.costs.predictions import PlannedEnrich, Share, TableSize
+from dovetail.costs.storage import DISK_7200
 from dovetail.errors import ArgumentError, MemoryBudgetError
-from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.overload import Shedding
+from dovetail.testing.plans import planned
 
-STREAM = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
-TABLE = pa.schema([("key", pa.int64()), ("name", pa.string())])
-PLAN = PlannedEnrich(
-    spec=SemiStreamSpec(STREAM, TABLE, ("id",), ("key",), "left"),
+PLAN = planned(
     algorithm="meshjoin",
     asked_algorithm="meshjoin",
-    memory_bytes=4_000_000,
-    partitions=2,
-    asked_partitions=None,
-    streaming=True,
     table=TableSize(20_000_000, 48.0, 600, "as staged, v000001"),
-    machine=Machine(
-        MeshFactors(expire=4e-8, receive=2e-9, add=8e-8, probe=3e-8, output=4e-8),
-        Storage("ssd", 1e-4, 2e9),
-        cores=2,
-    ),
 )
 
 
@@ -47,9 +34,9 @@ def told_least(plan: PlannedEnrich) -> float:
 
 def exhaustive_least(plan: PlannedEnrich) -> float:
     """One row a batch, with every number of pages there is."""
-    model = _Share(plan).mesh
+    model = Share(plan).mesh
     pages = np.arange(1, model.workload.table_pages + 1, dtype=float)
-    fits = model.memory_bytes(np.ones_like(pages), pages) <= _Share(plan).room
+    fits = model.memory_bytes(np.ones_like(pages), pages) <= Share(plan).room
     return float(model.wait_seconds(np.ones_like(pages), pages)[fits].min())
 
 
@@ -58,7 +45,7 @@ def test_pages_when_the_bound_can_be_kept_then_a_turn_of_such_steps_ends_in_time
     algorithm: str,
 ) -> None:
     plan = replace(PLAN, algorithm=algorithm)
-    model = _Share(plan).mesh
+    model = Share(plan).mesh
     for seconds in (0.5, 1.0, 5.0, 60.0):
         pages = pages_within(plan, seconds)
         assert 1 <= pages <= model.workload.table_pages
@@ -94,7 +81,7 @@ def test_error_when_storage_is_slower_than_the_bound_then_seek_is_refused_too() 
 
 def test_least_wait_when_not_a_row_fits_then_says_how_much_memory_would_do() -> None:
     with pytest.raises(MemoryBudgetError, match="too little"):
-        least_wait(_Share(PLAN).mesh, 100)
+        least_wait(Share(PLAN).mesh, 100)
 
 
 def test_explanation_when_latency_and_shedding_are_asked_for_then_tells_of_both() -> None:

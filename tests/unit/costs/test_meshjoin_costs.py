@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from dovetail.costs.meshjoin import (
     MeshFactors,
     MeshModel,
-    Retuner,
     Workload,
     best_rate,
     least_memory,
     try_least_memory,
 )
+from dovetail.costs.retune import Retuner
 from dovetail.costs.storage import DISK_7200, Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
 

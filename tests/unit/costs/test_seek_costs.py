@@ -11,7 +11,6 @@ import pytest
 
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.seek import (
-    GAP_PAGES,
     WAITING_BYTES,
     SeekModel,
     SeekTable,
@@ -25,6 +24,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context
 from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, TableWriter, make
+from dovetail.semistream.seek import gap_pages
 
 FACTORS = MeshFactors(expire=4e-8, receive=2e-9, add=8e-8, probe=3e-8, output=4e-8)
 MODEL = SeekModel(
@@ -41,12 +41,13 @@ SKEWED = replace(MODEL, stream=Stream.of(zipf(100_000, 1)))
 def simulated(rows: int, pages: int, rounds: int = 200) -> tuple[float, float, float]:
     """Pages touched by rows of uniform keys, reads, and pages read, on average."""
     rng = np.random.default_rng(1)
+    most = gap_pages(MODEL.table.page_rows)
     found = []
     for _ in range(rounds):
         touched = np.unique(rng.integers(0, pages, rows))
         gaps = np.diff(touched) - 1
-        through = gaps[gaps <= GAP_PAGES].sum()
-        found.append((len(touched), 1 + (gaps > GAP_PAGES).sum(), len(touched) + through))
+        through = gaps[gaps <= most].sum()
+        found.append((len(touched), 1 + (gaps > most).sum(), len(touched) + through))
     touched_mean, reads, read = np.mean(found, axis=0)
     return float(touched_mean), float(reads), float(read)
 
@@ -55,7 +56,7 @@ def simulated(rows: int, pages: int, rounds: int = 200) -> tuple[float, float, f
 def test_pages_when_keys_are_uniform_then_are_those_of_a_simulation(rows: int) -> None:
     touched, reads, read = simulated(rows, MODEL.table.pages)
     assert MODEL.pages_touched(rows) == pytest.approx(touched, rel=0.03)
-    requests, pages = MODEL.stretches(MODEL.pages_touched(rows))
+    requests, pages = MODEL.stretches(MODEL.pages_touched(rows), gap_pages(MODEL.table.page_rows))
     assert requests == pytest.approx(reads, rel=0.15, abs=1)
     assert pages == pytest.approx(read, rel=0.05)
 

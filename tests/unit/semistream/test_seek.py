@@ -1,12 +1,12 @@
 """Seek: which pages are read, and what its cache takes in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail.semistream.seek import Seek
+from dovetail.semistream.seek import Seek, gap_pages
 from dovetail.testing.semistream import Bench
 
 MakeBench = Callable[..., Bench]
@@ -14,6 +14,14 @@ Reads = Callable[[Bench], list[tuple[int, int]]]
 
 PAGE_ROWS = 10
 SPARSE = list(range(0, 10_000, 2))  # 500 pages of ten rows, each of twenty codes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_gaps() -> Iterator[None]:
+    """Tables are tiny here: skip what would be read through."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Seek, "gap_bytes", 0)
+        yield
 
 
 def seek(bench: Bench) -> Seek:
@@ -49,6 +57,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 
 # -- which pages are read -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page_rows", "pages"), [(1, 48 * 128), (60, 102), (2_000, 3), (9_000, 2)])
+def test_gap_when_pages_are_small_then_is_of_as_many_bytes(page_rows: int, pages: int) -> None:
+    assert gap_pages(page_rows) == pages
 
 
 def test_pages_when_no_row_waits_for_them_then_are_not_read(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import StateCorruptError, StateMissingError
-from dovetail.semistream.table import CHUNK_PAGES, StagedTable, TableWriter, stretches, take_rows
+from dovetail.semistream.table import CHUNK_PAGES, StagedTable, stretches, take_rows
+from dovetail.semistream.table_writer import TableWriter
 from dovetail.testing.generators import Shape, make_relation
 
 FILES = ("codes.bin", "rows.arrows", "fences.bin", "table.json")

@@ -7,14 +7,31 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
-from dovetail.kernel.blocks import BlockStore
+from dovetail.kernel.blocks import BLOCK, BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
+from dovetail.testing.arrivals import Step
+from dovetail.testing.conformance import Outcome, assert_exactly_once, run_script
+from dovetail.testing.generators import Shape, join_spec, make_relations
+from dovetail.testing.oracle import nested_loop
 from dovetail.twoway import TwoWayJoin, TwoWaySpec, make
+from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 Pair = tuple[int, int]
 MakeBench = Callable[..., "Workbench"]
+RunInterrupted = Callable[[str, Sequence[Step]], Outcome]
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A segment on disk."""
+
+    number: int
+    group: int
+    rows: list[int]
+    blocks: list[NDArray[np.void]]
 
 
 @dataclass
@@ -86,6 +103,20 @@ class Workbench:
                 self.operator.finish(side)
         self.operator.check()
 
+    def segments(self, part: int) -> list["Sealed"]:
+        """The segments on disk of a part of HMJ or PMJ that are not being merged."""
+        merger = self.operator.merger  # type: ignore[attr-defined]
+        found = []
+        for entry in merger.sealed(part):
+            segment = merger.open(entry)
+            blocks = [
+                np.concatenate([np.zeros(0, dtype=BLOCK), *known.entries(0, len(known))])
+                for known in segment.blocks
+            ]
+            found.append(Sealed(segment.number, segment.group, list(segment.counts), blocks))
+            segment.forget()
+        return found
+
     def expected(self) -> list[Pair]:
         """Every pair that matches, by a nested loop."""
         reach = self.within or 0
@@ -123,3 +154,19 @@ def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
     yield make_one
     for bench in benches:
         bench.operator.ctx.store.close()
+
+
+@pytest.fixture(params=[25, 1], ids="domain={}".format)
+def run_interrupted(request: pytest.FixtureRequest, tmp_path: Path) -> RunInterrupted:
+    """Runs a script on 70 rows a side in the least memory, and asserts each pair once."""
+    shape = Shape(70, ("int64",), domain=request.param, payload_bytes=700)
+    relations = make_relations(np.random.default_rng(0), shape, shape)
+    spec = join_spec(relations)
+
+    def run(algorithm: str, script: Sequence[Step]) -> Outcome:
+        directory = tmp_path / "run"
+        outcome = run_script(algorithm, spec, relations, script, MIN_BUDGET_BYTES, directory)
+        assert_exactly_once(outcome, nested_loop(spec, *relations))
+        return outcome
+
+    return run

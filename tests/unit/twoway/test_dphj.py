@@ -1,6 +1,5 @@
 """DPHJ from within: which bucket overflows, and what happens to rows that come for it later."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,6 @@ import pytest
 from dovetail.kernel.blocks import LOGGED
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
-from dovetail.testing.conformance import assert_exactly_once, run_script
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import nested_loop
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.dphj import BUFFER_SHARE
 
@@ -178,20 +174,15 @@ def test_second_stage_when_marked_rows_have_nobody_to_meet_then_they_are_not_wri
     assert bench.operator.ctx.counters.blocks_written == written
 
 
-@pytest.mark.parametrize("domain", [25, 1])
 def test_join_when_interrupted_after_every_block_then_emits_each_pair_once(
-    tmp_path: Path, domain: int
+    run_interrupted: Any,
 ) -> None:
     """Fuel for one block at a time, and another operator goes on after each."""
-    shape = Shape(70, ("int64",), domain=domain, payload_bytes=700)
-    relations = make_relations(np.random.default_rng(0), shape, shape)
-    spec = join_spec(relations)
     script: list[Step] = [Push(LEFT, 7), Push(RIGHT, 7)] * 8 + [Finish(LEFT), Finish(RIGHT)]
     script += [Poll(1), Restore()] * 10
     script += [Push(LEFT, 7), Push(RIGHT, 7), Finish(LEFT), Finish(RIGHT)]
     script += [Poll(1), Restore()] * 60
-    outcome = run_script("dphj", spec, relations, script, MIN_BUDGET_BYTES, tmp_path / "run")
-    assert_exactly_once(outcome, nested_loop(spec, *relations))
+    outcome = run_interrupted("dphj", script)
     assert set(outcome.rows_out) == {"arriving", "cleanup"}
     assert outcome.events["interrupted cleanups"] > 5
 

@@ -1,6 +1,5 @@
 """HMJ from within: which partition is flushed and why, and what merging makes of the segments."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,6 @@ import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
-from dovetail.testing.conformance import assert_exactly_once, run_script
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import nested_loop
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.hmj import adaptive_victim
 
@@ -82,13 +78,13 @@ def test_flush_when_memory_is_exhausted_then_takes_both_sides_at_one_tick(make_b
     for start in range(0, 120, 10):
         for side in SIDES:
             bench.push(side, keys[side][start : start + 10])
-    segments = [s for known in bench.operator.merger.parts.values() for s in known]
+    segments = [s for part in bench.operator.merger.parts for s in bench.segments(part)]
     assert bench.operator.ctx.counters.flushed_rows > 0
-    assert sum(1 for s in segments if s.rows(LEFT) and s.rows(RIGHT)) > len(segments) / 2
+    assert sum(1 for s in segments if s.rows[LEFT] and s.rows[RIGHT]) > len(segments) / 2
     assert len({s.group for s in segments}) > 2
     for segment in segments:
         for side in SIDES:
-            blocks = segment.blocks[side].entries
+            blocks = segment.blocks[side]
             assert (blocks["dts"] == segment.number).all()
             codes = [operator_codes(bench, block) for block in blocks]
             if codes:
@@ -160,10 +156,10 @@ def test_merge_when_there_are_more_segments_than_the_fan_in_then_writes_fewer(
     assert len(bench.operator.merger.parts[cell_of(bench, 7)]) == 8
     bench.poll()
     bench.assert_each_pair_once()
-    segments = bench.operator.merger.parts[cell_of(bench, 7)]
+    segments = bench.segments(cell_of(bench, 7))
     assert len(segments) == 3
     assert len({segment.group for segment in segments}) == 1, "all of them have met"
-    assert sum(segment.rows(LEFT) for segment in segments) == 16
+    assert sum(segment.rows[LEFT] for segment in segments) == 16
     assert bench.operator._catalogue.nbytes < held
 
 
@@ -208,19 +204,14 @@ def test_segments_when_a_merge_is_left_midway_then_new_ones_wait_for_the_next(
 # -- interruptions --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("domain", [25, 1])
 def test_join_when_interrupted_after_every_block_then_emits_each_pair_once(
-    tmp_path: Path, domain: int
+    run_interrupted: Any,
 ) -> None:
     """Fuel for one block at a time, and another operator goes on after each."""
-    shape = Shape(70, ("int64",), domain=domain, payload_bytes=700)
-    relations = make_relations(np.random.default_rng(0), shape, shape)
-    spec = join_spec(relations)
     script: list[Step] = [Push(LEFT, 7), Push(RIGHT, 7)] * 10
     script += [Poll(1), Restore()] * 60 + [Finish(LEFT), Finish(RIGHT)]
     script += [Poll(1), Restore()] * 60
-    outcome = run_script("hmj", spec, relations, script, MIN_BUDGET_BYTES, tmp_path / "run")
-    assert_exactly_once(outcome, nested_loop(spec, *relations))
+    outcome = run_interrupted("hmj", script)
     assert outcome.rows_out["reactive"] > 0
     assert outcome.events["interrupted cleanups"] > 10
 

@@ -1,6 +1,5 @@
 """PMJ from within: when it joins, what it writes, and how its runs are merged."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,16 +7,13 @@ import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
-from dovetail.testing.conformance import assert_exactly_once, run_script
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import nested_loop
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.merging import Merge, Merger
 from dovetail.twoway.windows import Task
 
 
 def segments_of(bench: Any) -> list[Any]:
-    segments: list[Any] = bench.operator.merger.parts.get(0, [])
+    segments: list[Any] = bench.segments(0)
     return segments
 
 
@@ -54,7 +50,7 @@ def test_rows_when_memory_is_full_then_are_joined_and_written_as_one_segment(
             keys = rng.integers(0, 40, 10)
             found += bench.push(side, keys)
     (segment,) = segments_of(bench)
-    written = [segment.rows(side) for side in SIDES]
+    written = [segment.rows[side] for side in SIDES]
     assert all(rows in (n, n + 10) for rows, n in zip(written, before, strict=True))
     left, right = (bench.keys[side][: written[side]] for side in SIDES)
     expected = [(i, j) for i, a in enumerate(left) for j, b in enumerate(right) if a == b]
@@ -145,7 +141,7 @@ def test_merge_when_written_then_gives_the_catalogue_back_and_keeps_every_row(
     for side, name in enumerate(("left_id", "right_id")):
         ids: list[int] = []
         for segment in segments_of(bench):
-            for block in segment.blocks[side].entries:
+            for block in segment.blocks[side]:
                 ids += operator.ctx.store.read(block).rows[name].to_pylist()
         assert sorted(ids) == list(range(len(bench.keys[side])))
     assert operator.ctx.budget.components["catalogue"] == operator.merger.nbytes
@@ -218,17 +214,12 @@ def test_band_join_when_merged_in_windows_then_emits_each_pair_once(
     bench.assert_each_pair_once()
 
 
-@pytest.mark.parametrize("domain", [25, 1])
 def test_join_when_interrupted_after_every_block_then_emits_each_pair_once(
-    tmp_path: Path, domain: int
+    run_interrupted: Any,
 ) -> None:
     """Fuel for one block at a time, and another operator goes on after each."""
-    shape = Shape(70, ("int64",), domain=domain, payload_bytes=700)
-    relations = make_relations(np.random.default_rng(0), shape, shape)
-    spec = join_spec(relations)
     script: list[Step] = [Push(LEFT, 7), Push(RIGHT, 7)] * 10 + [Finish(LEFT), Finish(RIGHT)]
     script += [Poll(1), Restore()] * 120
-    outcome = run_script("pmj", spec, relations, script, MIN_BUDGET_BYTES, tmp_path / "run")
-    assert_exactly_once(outcome, nested_loop(spec, *relations))
+    outcome = run_interrupted("pmj", script)
     assert set(outcome.rows_out) == {"arriving", "cleanup"}
     assert outcome.events["interrupted cleanups"] > 20

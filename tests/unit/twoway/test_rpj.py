@@ -2,7 +2,6 @@
 
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,6 @@ import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
-from dovetail.testing.conformance import assert_exactly_once, run_script
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import nested_loop
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.rpj import AGEING, DISK, FLUSH_SHARE, least_productive
 
@@ -285,19 +281,14 @@ def test_disk_task_when_begun_then_is_finished_before_another(make_bench: Any) -
 # -- interruptions --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("domain", [25, 1])
 def test_join_when_interrupted_after_every_block_then_emits_each_pair_once(
-    tmp_path: Path, domain: int
+    run_interrupted: Any,
 ) -> None:
     """Fuel for one block at a time, and another operator goes on after each."""
-    shape = Shape(70, ("int64",), domain=domain, payload_bytes=700)
-    relations = make_relations(np.random.default_rng(0), shape, shape)
-    spec = join_spec(relations)
     script: list[Step] = [Push(LEFT, 7), Push(RIGHT, 7)] * 9
     script += [Poll(1), Restore(), Poll(1), Push(LEFT, 1), Restore()] * 7
     script += [Poll(1), Restore()] * 40 + [Push(RIGHT, 7), Finish(LEFT), Finish(RIGHT)]
     script += [Poll(1), Restore()] * 40
-    outcome = run_script("rpj", spec, relations, script, MIN_BUDGET_BYTES, tmp_path / "run")
-    assert_exactly_once(outcome, nested_loop(spec, *relations))
+    outcome = run_interrupted("rpj", script)
     assert outcome.rows_out["reactive"] > 0
     assert outcome.events["interrupted cleanups"] > 0

@@ -276,12 +276,18 @@ def run(figure: Figure, config: Config, reporter: Reporter) -> Result:
     return result_of(figure, measured, failures, config)
 
 
-def benchmark(figure: Figure, rows: int = ROWS, rows_mean: str = "rows a side") -> Benchmark:
+def benchmark(
+    figure: Figure,
+    rows: int = ROWS,
+    rows_mean: str = "rows a side",
+    compares: str = "DINER's results online against other joins'",
+    function: Callable[[Config, Reporter], Result] | None = None,
+) -> Benchmark:
     return Benchmark(
         figure.name,
-        f"{figure.title}: DINER's results online against other joins'",
+        f"{figure.title}: {compares}",
         rows=rows,
         rows_mean=rows_mean,
         groups=tuple(point.label for point in figure.points),
-        function=lambda config, reporter: run(figure, config, reporter),
+        function=function or (lambda config, reporter: run(figure, config, reporter)),
     )

@@ -10,6 +10,7 @@ from dovetail.bench.diner.figure import (
     Figure,
     Measured,
     Point,
+    benchmark,
     measure,
     result_of,
 )
@@ -21,7 +22,7 @@ from dovetail.bench.diner.streams import (
     weather_temperatures,
 )
 from dovetail.bench.progress import Reporter
-from dovetail.bench.registry import Benchmark, Config
+from dovetail.bench.registry import Config
 from dovetail.bench.result import Result, Spread
 
 WEATHER_ROWS = 8_706  #: the most that a station has
@@ -105,20 +106,12 @@ def run_band(config: Config, reporter: Reporter) -> Result:
 
 
 BENCHMARKS = (
-    Benchmark(
-        WEATHER.name,
-        f"{WEATHER.title}: DINER's results online against other joins'",
-        rows=WEATHER_ROWS,
-        rows_mean="readings of each station, at most",
-        groups=tuple(point.label for point in WEATHER.points),
-        function=run_weather,
-    ),
-    Benchmark(
-        BAND.name,
-        f"{BAND.title}: DINER's results online against PMJ's",
-        rows=PRICE_ROWS,
-        rows_mean="rows a side, at most",
-        groups=tuple(point.label for point in BAND.points),
-        function=run_band,
+    benchmark(WEATHER, WEATHER_ROWS, "readings of each station, at most", function=run_weather),
+    benchmark(
+        BAND,
+        PRICE_ROWS,
+        "rows a side, at most",
+        "DINER's results online against PMJ's",
+        run_band,
     ),
 )

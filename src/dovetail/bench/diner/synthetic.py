@@ -6,6 +6,8 @@ with few of them equal keys seldom come at about the same time: joins that keep 
 next to nothing, and the ratios are large and uncertain.
 """
 
+from collections.abc import Callable, Sequence
+
 from dovetail.bench.diner.figure import Draw, Figure, Point, benchmark
 from dovetail.bench.diner.streams import (
     Rng,
@@ -56,35 +58,39 @@ def _smaller(share: float) -> Draw:
     return draw
 
 
+def _along(values: Sequence[int], draw: Callable[[int], Draw]) -> tuple[Point, ...]:
+    return tuple(Point(f"{value}", value, draw(value)) for value in values)
+
+
 ZIPF = Figure(
     "diner-zipf",
     "Fig. 10: Zipfian keys from 1 to 999",
     "skew",
-    tuple(Point(f"{skew}", skew, _zipf(skew)) for skew in (1, 2, 3, 4, 5)),
+    _along((1, 2, 3, 4, 5), _zipf),
 )
 MEANS = Figure(
     "diner-mean",
     "Fig. 11: normal keys with means 500 and 500 + x",
     "x",
-    tuple(Point(f"{x}", x, _second_normal(MEAN + x, VARIANCE)) for x in (0, 5, 10, 15, 20)),
+    _along((0, 5, 10, 15, 20), lambda x: _second_normal(MEAN + x, VARIANCE)),
 )
 VARIANCES = Figure(
     "diner-variance",
     "Fig. 12: normal keys with variances 50 and 50 + x",
     "x",
-    tuple(Point(f"{x}", x, _second_normal(MEAN, VARIANCE + x)) for x in (0, 50, 150, 350, 750)),
+    _along((0, 50, 150, 350, 750), lambda x: _second_normal(MEAN, VARIANCE + x)),
 )
 SORTED = Figure(
     "diner-sorted",
     "Fig. 14: Zipfian keys of skew 1, sorted within intervals",
     "intervals",
-    tuple(Point(f"{count}", count, _intervals(count)) for count in (5, 10, 20, 50, 100)),
+    _along((5, 10, 20, 50, 100), _intervals),
 )
 DRIFT = Figure(
     "diner-drift",
     "Fig. 15: normal keys with a mean that moves in every tenth of the time",
     "shift",
-    tuple(Point(f"{shift}", shift, _shift(shift)) for shift in (1, 2, 4, 8, 16)),
+    _along((1, 2, 4, 8, 16), _shift),
 )
 SIZES = Figure(
     "diner-sizes",

@@ -12,7 +12,6 @@ import numpy as np
 from dovetail.bench.diner.blocking import curves
 from dovetail.bench.diner.figure import (
     OURS,
-    ROWS,
     Draw,
     Figure,
     Point,
@@ -27,7 +26,7 @@ from dovetail.bench.diner.real import PRICE_ROWS, stock, weather
 from dovetail.bench.diner.simulate import MOST_WAITING, Costs, Curve
 from dovetail.bench.diner.streams import Rng, Streams, with_pauses, zipf
 from dovetail.bench.progress import Reporter
-from dovetail.bench.registry import Benchmark, Config
+from dovetail.bench.registry import Config
 from dovetail.bench.result import Result, Spread, significant
 
 PARTS = (25, 50, 75, 100)  #: percent of the time until the last row
@@ -189,21 +188,13 @@ def _buffers(repetitions: list[Repetition], rival: str) -> Spread:
 
 
 BENCHMARKS = (
-    Benchmark(
-        RATE.name,
-        f"{RATE.title}: DINER, other joins, and those that wait for an input to end",
-        rows=PRICE_ROWS,
-        rows_mean="rows a side, at most",
-        groups=tuple(point.label for point in RATE.points),
-        function=run_rate,
+    benchmark(
+        RATE,
+        PRICE_ROWS,
+        "rows a side, at most",
+        "DINER, other joins, and those that wait for an input to end",
+        run_rate,
     ),
-    Benchmark(
-        DELAYS.name,
-        f"{DELAYS.title}: results online and the input buffer",
-        rows=ROWS,
-        rows_mean="rows a side",
-        groups=tuple(point.label for point in DELAYS.points),
-        function=run_delays,
-    ),
+    benchmark(DELAYS, compares="results online and the input buffer", function=run_delays),
     benchmark(OUTER),
 )

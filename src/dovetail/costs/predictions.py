@@ -1,0 +1,317 @@
+"""What each algorithm would do for a join of a stream with a table, side by side.
+
+The predictions are those of the cost models beside this file, for one partition's share of the
+budget, times the partitions that run at once. They know what the staged table is like: a scan reads
+codes alone, 8 bytes a row, and table rows are fetched for matches only. What they do not know they
+assume: one match for a row, and keys as skewed as `skew` says.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+
+from dovetail.costs import inl, meshjoin, seek, ssbj
+from dovetail.costs.explain import RowWidth, row_width
+from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
+from dovetail.costs.ssbj import Stream
+from dovetail.costs.storage import Storage
+from dovetail.errors import ArgumentError, MemoryBudgetError
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
+from dovetail.semistream import SemiStreamSpec
+from dovetail.semistream.base import WORKING_SHARE
+from dovetail.semistream.cache import KEY_BYTES
+from dovetail.semistream.overload import Shedding
+from dovetail.semistream.table import CODE_BYTES, chunk_pages
+
+_MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank
+_MOST_ALIKE = 1 << 14  # where all values come as often, there is less to tell apart
+_PACKET_BYTES = 13  # of a row in a scan's window, besides itself and its index
+ALIKE = 1.5  #: rates closer than this are the same: predictions are off by half as a rule
+
+
+@dataclass(frozen=True)
+class TableSize:
+    """How large the table is, over all partitions."""
+
+    rows: int
+    row_bytes: float
+    page_rows: int
+    source: str  #: where the numbers come from
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was measured where the join will run."""
+
+    factors: MeshFactors
+    storage: Storage
+    cores: int
+
+
+@dataclass(frozen=True)
+class PlannedEnrich:
+    """An enrichment as it would run, and how its settings came about."""
+
+    spec: SemiStreamSpec
+    algorithm: str
+    asked_algorithm: str
+    memory_bytes: int | None
+    partitions: int
+    asked_partitions: int | None
+    streaming: bool
+    table: TableSize
+    machine: Machine
+    skew: float = 0.0  #: of the stream's keys: a Zipf exponent, 0 is uniform
+    state: Path | None = None
+    state_note: str = ""
+    sample: pa.Table | None = None  #: some rows of the stream
+    batch_rows: int = 10_000  #: that Spark hands over at a time, at most
+    drain_seconds: float = 0.0  #: that a step goes on for, to settle the rows that it was given
+    why: str = ""  #: the algorithm is the one that it is
+    latency: float | None = None  #: seconds that a row may wait
+    pages: int = 0  #: of the table that a step scans for that; 0 without a scan
+    shedding: Shedding | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one algorithm would do, over all partitions. A `problem` stands for all of it."""
+
+    algorithm: str
+    memory_bytes: float = 0.0
+    rate: float = 0.0  #: stream rows a second, at most
+    wait_seconds: float = 0.0  #: from a row's arrival to its last result, at most
+    bytes_per_row: float = 0.0  #: read for a stream row
+    scanned_per_row: float = 0.0  #: of these, all but the table rows that matched
+    problem: str = ""
+
+
+def predict(plan: PlannedEnrich) -> list[Prediction]:
+    """What each algorithm would do with the budget, fastest first."""
+    share = Share(plan)
+    ways: dict[str, Callable[[], Prediction]] = {
+        "seek": share.seek,
+        "ssbj": share.ssbj,
+        "ameshjoin": share.ameshjoin,
+        "meshjoin": share.meshjoin,
+        "inl": share.inl,
+    }
+    found = []
+    for name, way in ways.items():
+        try:
+            found.append(share.over_all(way()))
+        except MemoryBudgetError:
+            found.append(Prediction(name, problem="the budget is too small"))
+        except ArgumentError:  # of the settings that a latency allows
+            found.append(Prediction(name, problem="rows would wait too long"))
+    return sorted(found, key=lambda one: -one.rate)
+
+
+class Share:
+    """One partition: its part of the table and of the budget."""
+
+    def __init__(self, plan: PlannedEnrich) -> None:
+        self.plan = plan
+        self.rows = max(1, plan.table.rows // plan.partitions)
+        self.row_bytes = plan.table.row_bytes
+        self.memory = _budget(plan) / plan.partitions
+        self.working = self.memory * WORKING_SHARE
+        self.stream_bytes = max(1.0, stream_width(plan).nbytes)
+        self.room = self._window_bytes()
+        taken_in = self.working / 4 / (self.stream_bytes + 2 * INDEX_BYTES_PER_ROW)
+        self.slice_rows = max(1.0, min(taken_in, plan.batch_rows))
+        self.storage = plan.machine.storage
+        fetched = self.row_bytes if plan.spec.how in ("inner", "left") else 0.0
+        factors = plan.machine.factors
+        self.fetched = fetched
+        # a result is made of a table row that is read for it
+        self.factors = replace(
+            factors, output=factors.output + fetched / self.storage.bytes_per_second
+        )
+
+    def _window_bytes(self) -> float:
+        """What a scan has for its window: the input batch takes a quarter of the rest, or more."""
+        rest = self.memory - self.working
+        left = rest - self.plan.batch_rows * self.stream_bytes
+        return max(rest / 8, min(rest * 3 / 4, left))
+
+    def over_all(self, one: Prediction) -> Prediction:
+        """The same over all partitions; those that share a core take turns."""
+        return replace(
+            one,
+            memory_bytes=(one.memory_bytes + self.working) * self.plan.partitions,
+            rate=one.rate * partitions_at_once(self.plan),
+            wait_seconds=one.wait_seconds * self.turns,
+        )
+
+    @property
+    def turns(self) -> int:
+        """The partitions that share a core."""
+        return math.ceil(self.plan.partitions / partitions_at_once(self.plan))
+
+    def seek(self) -> Prediction:
+        model = seek.SeekModel(
+            table=seek.SeekTable(
+                self.rows, self.fetched, self.plan.table.page_rows, self.chunk_pages
+            ),
+            stream=self.stream,
+            stream_row_bytes=self.stream_bytes,
+            factors=self.plan.machine.factors,
+            storage=self.storage,
+            cached_row_bytes=self.grouped * self.row_bytes,
+            cached_key_bytes=self.grouped * KEY_BYTES,
+            slice_rows=self.slice_rows,
+        )
+        best = seek.best_rate(model, self.memory, caches=not self.plan.spec.ordered)
+        read = best.bytes_per_row
+        scanned = read - (1 - best.cache_share) * self.stream.mean_matches * self.fetched
+        return Prediction("seek", best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
+
+    def ssbj(self) -> Prediction:
+        if self.plan.spec.ordered:  # nothing is cached then
+            return replace(self.meshjoin(), algorithm="ssbj")
+        factors = ssbj.SsbjFactors.of(self.factors, switch=0.0)
+        model = ssbj.SsbjModel(
+            self.scanned,
+            factors,
+            self.storage,
+            self.stream,
+            key_bytes=int(self.grouped * KEY_BYTES),
+            cached_row_bytes=self.grouped * (self.row_bytes + KEY_BYTES),
+        )
+        best = ssbj.best_rate(model, self.room, self.pages_read, self.slice_rows)
+        scanned = best.pages * self.scanned.page_bytes / best.batch_rows
+        read = scanned + best.disk_share * self.fetched
+        rate = self._drained(best.rate, best.wait_seconds)
+        return self._in_time(
+            Prediction("ssbj", best.memory_bytes, rate, best.wait_seconds, read, scanned)
+        )
+
+    def ameshjoin(self) -> Prediction:
+        latency = None if self.plan.latency is None else self.plan.latency / self.turns
+        best = meshjoin.best_rate(self.mesh, self.room, latency, self.slice_rows)
+        return self._meshed("ameshjoin", best)
+
+    def meshjoin(self) -> Prediction:
+        """With the settings that the operator begins with."""
+        work, pages = self.scanned, self.pages_read
+        loops = -(-work.table_pages // pages)
+        room = self.room - pages * work.page_bytes
+        batch = room / (work.stream_row_bytes + loops * work.window_row_bytes)
+        if batch < 1:
+            raise MemoryBudgetError("not one row a batch")
+        return self._meshed("meshjoin", self.mesh.plan(int(min(batch, self.slice_rows)), pages))
+
+    def inl(self) -> Prediction:
+        page_rows = self.plan.table.page_rows
+        width = CODE_BYTES + self.row_bytes
+        work = replace(
+            self.scanned, table_row_bytes=width, page_bytes=max(1, int(page_rows * width))
+        )
+        shares = seek.spread_over_pages(self.stream.probability, work.table_pages)
+        factors = self.plan.machine.factors
+        model = inl.InlModel(
+            work, factors, self.storage, shares, self.slice_rows, requests_per_page=2
+        )
+        best = inl.best_rate(model, self.memory / 2)  # the pool's share
+        read = best.page_reads_per_row * work.page_bytes
+        wait = self.slice_rows / best.rate
+        return Prediction("inl", best.memory_bytes, best.rate, wait, read, read)
+
+    def _in_time(self, one: Prediction) -> Prediction:
+        """The same, unless its rows wait longer than they may."""
+        if self.plan.latency is not None and one.wait_seconds * self.turns > self.plan.latency:
+            raise ArgumentError(f"rows wait {one.wait_seconds * self.turns:.3g} s")
+        return one
+
+    def _meshed(self, name: str, best: MeshPlan) -> Prediction:
+        scanned = best.pages * self.scanned.page_bytes / best.batch_rows
+        read = scanned + self.fetched
+        rate = self._drained(best.rate, best.wait_seconds)
+        return self._in_time(
+            Prediction(name, best.memory_bytes, rate, best.wait_seconds, read, scanned)
+        )
+
+    def _drained(self, rate: float, scan_seconds: float) -> float:
+        """The rate of a scan that settles a batch before the next one comes.
+
+        A stream without pauses shares every scan among all rows that wait. A step of Spark does
+        not know what comes next, and goes on round the table for the last of its rows.
+        """
+        rows = self.plan.batch_rows
+        return rows / (rows / rate + min(scan_seconds, self.plan.drain_seconds))
+
+    @property
+    def mesh(self) -> MeshModel:
+        return MeshModel(self.scanned, self.factors, self.storage)
+
+    @property
+    def scanned(self) -> Workload:
+        """The table as a scan sees it: codes."""
+        return Workload(
+            table_rows=self.rows,
+            table_row_bytes=CODE_BYTES,
+            page_bytes=CODE_BYTES * self.plan.table.page_rows,
+            stream_row_bytes=self.stream_bytes,
+            results_per_row=1.0,
+            pointer_bytes=INDEX_BYTES_PER_ROW + _PACKET_BYTES,
+            chunk_pages=self.chunk_pages,
+        )
+
+    @cached_property
+    def stream(self) -> Stream:
+        values = max(1, int(self.rows / self.grouped))
+        return Stream.of(ssbj.zipf(values, self.plan.skew))
+
+    @property
+    def chunk_pages(self) -> int:
+        """Of the rows that are fetched for results."""
+        return chunk_pages(int(self.plan.table.page_rows * self.row_bytes)) if self.fetched else 0
+
+    @property
+    def pages_read(self) -> int:
+        """By a scan at a time, unless it is told otherwise."""
+        work = self.scanned
+        return max(1, min(work.table_pages, int(self.working / 4 / work.page_bytes)))
+
+    @property
+    def grouped(self) -> float:
+        """How many join values are taken as one."""
+        return max(1.0, self.rows / (_MOST_VALUES if self.plan.skew else _MOST_ALIKE))
+
+
+def partitions_at_once(plan: PlannedEnrich) -> int:
+    """The partitions that run at the same time."""
+    return min(plan.partitions, plan.machine.cores)
+
+
+def _budget(plan: PlannedEnrich) -> float:
+    """The budget, or without one what is as good: room for everything."""
+    if plan.memory_bytes is not None:
+        return float(plan.memory_bytes)
+    return max(1 << 26, 4 * plan.table.rows * (plan.table.row_bytes + KEY_BYTES)) + plan.partitions
+
+
+def stream_width(plan: PlannedEnrich) -> RowWidth:
+    return row_width(plan.spec.stream, plan.sample)
+
+
+def rounded(number: float) -> str:
+    """Two digits: more would claim too much."""
+    if not 0 < number < math.inf:
+        return "unlimited" if number else "0"
+    unit = 10 ** max(0, math.floor(math.log10(number)) - 1)
+    return f"{round(number / unit) * unit:,}" if number >= 1 else f"{number:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it, with as many digits."""
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min"
+    if seconds >= 1:
+        return f"{seconds:.2g} s"
+    return f"{rounded(seconds * 1000)} ms" if seconds >= 1e-3 else "below 1 ms"

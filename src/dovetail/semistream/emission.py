@@ -1,0 +1,176 @@
+"""From candidates to results: what a join of a stream with a table emits for its rows.
+
+Vocabulary. A *row* is a stream row; a *position* is the place of a table row in the staged table. A
+row's candidates are the positions `[low, high)`: the table is sorted by code, so they lie together.
+A row is *settled* once it has met the whole table; only then is it known to have no match.
+"""
+
+from abc import ABC
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.kernel.runs import Rows, Run, Span
+from dovetail.semistream.spec import ANTI, LEFT_OUTER, SEMI, SemiStreamSpec
+from dovetail.semistream.table import StagedTable
+
+_MOST_PAIRS = 1 << 17
+
+
+class Source(Protocol):
+    """Where table rows are taken from: the staged table or a cache of it."""
+
+    def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
+        """The rows at these positions; a negative one is a row of nulls."""
+
+
+class Emission(ABC):
+    """The results of rows whose candidates are known, in batches that fit the working memory."""
+
+    spec: SemiStreamSpec
+    table: StagedTable
+    working_bytes: int
+    _stream_row_bytes: float = 64.0  # of the rows that came last: the mean
+
+    def _settle_run(
+        self, run: Run, low: Rows, high: Rows, source: Source, start: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Settle the rows of a run from `start` on, in the order that was asked for."""
+        chosen = np.arange(start, start + len(low))
+        if self.spec.ordered:
+            high = np.where(run.ats[chosen] < 0, low, high)  # keys that match nothing
+            order = in_stream_order(run)
+            chosen, low, high = chosen[order], low[order], high[order]
+        yield from self._settle(run.rows, chosen, low, high, source)
+
+    def _settle(
+        self, rows: pa.RecordBatch, chosen: Rows, low: Rows, high: Rows, source: Source
+    ) -> Iterator[pa.RecordBatch]:
+        """All that there is to emit for the rows `chosen`, whose candidates are all known.
+
+        In the order of `chosen`: a row's results come together.
+        """
+        if not len(chosen):
+            return
+        if self.spec.exact and self.spec.how in (SEMI, ANTI):
+            wanted = (high > low) == (self.spec.how == SEMI)
+            yield from self._stream_rows(rows, chosen[wanted])
+            return
+        matched = np.zeros(len(chosen), dtype=np.bool_)
+        numbers = np.arange(len(chosen))
+        done = 0
+        for row, position in Span(numbers, low, high).pairs(self._most_pairs()):
+            row, position = self._verified(rows, chosen, row, position, source)
+            matched[row] = True
+            last = int(row[-1]) if len(row) else done
+            # the last row may go on in the next piece
+            settled, done = numbers[done:last], max(done, last)
+            yield from self._emit(rows, chosen, row, position, settled[~matched[settled]], source)
+            if self.spec.how == SEMI:
+                yield from self._stream_rows(rows, chosen[settled[matched[settled]]])
+        settled = numbers[done:]
+        empty = np.zeros(0, dtype=np.int64)
+        yield from self._emit(rows, chosen, empty, empty, settled[~matched[settled]], source)
+        if self.spec.how == SEMI:
+            yield from self._stream_rows(rows, chosen[settled[matched[settled]]])
+
+    def _meet(
+        self, rows: pa.RecordBatch, chosen: Rows, low: Rows, high: Rows, source: Source,
+        matched: NDArray[np.bool_],
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """What these candidates add: the rows `chosen` may have more of them elsewhere.
+
+        `matched` says of all of `rows` which have matched so far, and is brought up to date.
+        """
+        if self.spec.exact and self.spec.how in (SEMI, ANTI):
+            fresh = chosen[~matched[chosen]]
+            matched[chosen] = True
+            if self.spec.how == SEMI:
+                yield from self._stream_rows(rows, fresh)
+            return
+        for row, position in Span(np.arange(len(chosen)), low, high).pairs(self._most_pairs()):
+            row, position = self._verified(rows, chosen, row, position, source)
+            hit = np.unique(chosen[row])
+            fresh = hit[~matched[hit]]
+            matched[hit] = True
+            none = np.zeros(0, dtype=np.int64)
+            yield from self._emit(rows, chosen, row, position, none, source)
+            if self.spec.how == SEMI:
+                yield from self._stream_rows(rows, fresh)
+
+    def _leave(self, rows: pa.RecordBatch, matched: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
+        """What is left to emit when rows have met the whole table."""
+        if self.spec.how in (LEFT_OUTER, ANTI) and not matched.all():
+            yield from self._unmatched(rows, np.flatnonzero(~matched))
+
+    def _unmatched(self, rows: pa.RecordBatch, chosen: Rows) -> Iterator[pa.RecordBatch]:
+        if self.spec.how == ANTI:
+            yield from self._stream_rows(rows, chosen)
+        elif self.spec.how == LEFT_OUTER:
+            none = np.zeros(0, dtype=np.int64)
+            yield from self._emit(rows, chosen, none, none, np.arange(len(chosen)), self.table)
+
+    def _verified(
+        self, rows: pa.RecordBatch, chosen: Rows, row: Rows, position: Rows, source: Source
+    ) -> tuple[Rows, Rows]:
+        """The pairs that really match."""
+        if self.spec.exact:
+            return row, position
+        stream = rows.take(pa.array(chosen[row]))
+        table = source.take(position)
+        keys, table_keys = self.spec.key_columns
+        mask: NDArray[np.bool_] | None = None
+        if keys:
+            mask = self.spec.codec.verify(
+                [stream.column(index) for index in keys],
+                [table.column(index) for index in table_keys],
+            )
+        if self.spec.condition is not None:
+            met = np.asarray(self.spec.condition(stream, table))
+            mask = met if mask is None else mask & met
+        return (row, position) if mask is None else (row[mask], position[mask])
+
+    def _emit(
+        self, rows: pa.RecordBatch, chosen: Rows, row: Rows, position: Rows, unmatched: Rows,
+        source: Source,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Pairs, and rows known to have none, merged in the order of `chosen`."""
+        how = self.spec.how
+        if how == SEMI:
+            return
+        if how == ANTI:
+            yield from self._stream_rows(rows, chosen[unmatched])
+            return
+        if how == LEFT_OUTER and len(unmatched):
+            row = np.concatenate([row, unmatched])
+            position = np.concatenate([position, np.full(len(unmatched), -1)])
+            order = np.argsort(row, kind="stable")
+            row, position = row[order], position[order]
+        limit = self._most_pairs()
+        for start in range(0, len(row), limit):
+            stream = rows.take(pa.array(chosen[row[start : start + limit]]))
+            table = source.take(position[start : start + limit], self.spec.layout.right_columns)
+            columns = [*stream.columns, *table.columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.spec.layout.schema)
+
+    def _stream_rows(self, rows: pa.RecordBatch, chosen: Rows) -> Iterator[pa.RecordBatch]:
+        limit = self._most_pairs()
+        for start in range(0, len(chosen), limit):
+            yield rows.take(pa.array(chosen[start : start + limit]))
+
+    def _most_pairs(self) -> int:
+        row_bytes = self.table.row_bytes + self._stream_row_bytes + 16
+        return max(1, min(int(self.working_bytes // 4 / row_bytes), _MOST_PAIRS))
+
+
+def in_stream_order(run: Run) -> Rows:
+    """The rows of a run in the order in which they came."""
+    return np.argsort(numbers_of(run), kind="stable")
+
+
+def numbers_of(run: Run) -> Rows:
+    """Of each row, how many came before it; those that can match nothing are marked as such."""
+    return np.where(run.ats < 0, ~run.ats, run.ats)

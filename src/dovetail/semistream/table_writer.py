@@ -1,0 +1,115 @@
+"""Writes a staged table, whose files `table` describes and reads."""
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.kernel.blocks import storage_problem
+from dovetail.kernel.keys import Codes
+from dovetail.semistream.table import CHUNK_PAGES, CODES, FENCES, META, PAGE_BYTES, ROWS, Chunk
+
+
+class TableWriter:
+    """Writes rows that come in code order. `finish` makes the table; without it there is none."""
+
+    def __init__(
+        self,
+        directory: Path,
+        schema: pa.Schema,
+        page_bytes: int = PAGE_BYTES,
+        chunk_pages: int = CHUNK_PAGES,
+    ) -> None:
+        self._directory = directory
+        self._schema = schema
+        self._page_bytes = page_bytes
+        self._chunk_pages = chunk_pages
+        self._page_rows = 0  # known from the first rows
+        self._waiting: list[tuple[Codes, pa.RecordBatch]] = []
+        self._waiting_rows = 0
+        self._rows = 0
+        self._last: int | None = None
+        self._chunks: list[Chunk] = []
+        self._page_checksums: list[int] = []
+        self._fences: list[Codes] = []
+        self._row_bytes = 0
+        try:
+            directory.mkdir(parents=True)
+            self._codes_file = (directory / CODES).open("xb")
+            self._rows_file = (directory / ROWS).open("xb")
+            self._rows_file.write(schema.serialize())
+        except OSError as error:
+            raise storage_problem(error, directory, "write to") from error
+
+    def append(self, codes: Codes, rows: pa.RecordBatch) -> None:
+        if not len(codes):
+            return
+        assert self._last is None or codes[0] >= self._last, "rows out of order"
+        self._last = int(codes[-1])
+        if not self._page_rows:
+            row_bytes = max(1, rows.nbytes // rows.num_rows)
+            self._page_rows = max(1, self._page_bytes // row_bytes)
+        self._waiting.append((codes, rows))
+        self._waiting_rows += len(codes)
+        chunk_rows = self._page_rows * self._chunk_pages
+        if self._waiting_rows >= chunk_rows:
+            self._write(self._waiting_rows - self._waiting_rows % chunk_rows)
+
+    def finish(self) -> None:
+        """Write what is left, and make everything durable."""
+        if self._waiting_rows:
+            self._write(self._waiting_rows)
+        fences = np.concatenate(self._fences) if self._fences else np.zeros(0, dtype=np.int64)
+        meta = {
+            "rows": self._rows,
+            "last_code": self._last,
+            "page_rows": self._page_rows or 1,
+            "chunk_pages": self._chunk_pages,
+            "row_bytes": self._row_bytes / max(1, self._rows),
+            "page_checksums": self._page_checksums,
+            "fences_checksum": zlib.crc32(fences.tobytes()),
+            "chunks": [[c.offset, c.length, c.checksum] for c in self._chunks],
+        }
+        try:
+            fences_file = (self._directory / FENCES).open("xb")
+            fences_file.write(fences.tobytes())
+            for handle in (fences_file, self._codes_file, self._rows_file):
+                handle.flush()
+                os.fsync(handle.fileno())
+                handle.close()
+            body = json.dumps(meta).encode()
+            with (self._directory / META).open("xb") as handle:
+                handle.write(f"{zlib.crc32(body)}\n".encode() + body)
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as error:
+            raise storage_problem(error, self._directory, "write to") from error
+
+    def _write(self, count: int) -> None:
+        codes = np.concatenate([codes for codes, _ in self._waiting])
+        rows = pa.concat_batches([rows for _, rows in self._waiting])
+        chunk_rows = self._page_rows * self._chunk_pages
+        try:
+            for start in range(0, count, chunk_rows):
+                stop = min(start + chunk_rows, count)
+                self._write_chunk(codes[start:stop], rows.slice(start, stop - start))
+        except OSError as error:
+            raise storage_problem(error, self._directory, "write to") from error
+        left = self._waiting_rows - count
+        self._waiting = [(codes[count:], rows.slice(count))] if left else []
+        self._waiting_rows = left
+
+    def _write_chunk(self, codes: Codes, rows: pa.RecordBatch) -> None:
+        for start in range(0, len(codes), self._page_rows):
+            page = codes[start : start + self._page_rows].tobytes()
+            self._page_checksums.append(zlib.crc32(page))
+            self._codes_file.write(page)
+        self._fences.append(codes[:: self._page_rows].copy())
+        message = rows.serialize()
+        self._chunks.append(Chunk(self._rows_file.tell(), message.size, zlib.crc32(message)))
+        self._rows_file.write(message)
+        self._rows += len(codes)
+        self._row_bytes += message.size

@@ -1,0 +1,146 @@
+"""Checks of the arguments that every call has: keys, state, memory, partitions."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+
+from dovetail.errors import (
+    ArgumentError,
+    ColumnClashError,
+    KeyTypeError,
+    MemoryBudgetError,
+    UnknownColumnError,
+)
+from dovetail.kernel.memory import parse_bytes
+from dovetail.kernel.protocol import SIDE_NAMES
+
+On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
+
+
+def state_path(state: str | Path, argument: str = "state") -> Path:
+    """A state directory as a local path; other storage is refused by name."""
+    text = str(state)
+    if not text.strip():
+        raise ArgumentError(f"{argument}= is empty; name a directory beside the query's checkpoint")
+    url = urlparse(text)
+    if "://" not in text and url.scheme != "file":
+        return Path(text).absolute()
+    if url.scheme != "file":
+        raise ArgumentError(
+            f"{argument}={text!r}: it has to be in a file system that every executor mounts; "
+            f"{url.scheme}:// is not one. Use a local or shared path."
+        )
+    return Path(unquote(url.path)).absolute()
+
+
+def key_names(
+    left: pa.Schema, right: pa.Schema, on: On, sides: tuple[str, str] = SIDE_NAMES
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The key columns of both inputs, as these spell them; two that are compared have one type."""
+    for side, schema in zip(sides, (left, right), strict=True):
+        _check_unique(side, schema)
+    pairs = _key_pairs(on)
+    left_keys = tuple(resolve(left, a, sides[0]) for a, _ in pairs)
+    right_keys = tuple(resolve(right, b, sides[1]) for _, b in pairs)
+    for a, b in zip(left_keys, right_keys, strict=True):
+        one, two = left.field(a).type, right.field(b).type
+        if one != two:
+            raise KeyTypeError(
+                f"the join columns differ in type: {sides[0]} {a!r} is {one}, {sides[1]} {b!r} is "
+                f"{two}; "
+                "cast one of them"
+            )
+    return left_keys, right_keys
+
+
+def _key_pairs(on: On) -> list[tuple[str, str]]:
+    items: Any = [on] if isinstance(on, (str, tuple)) else on
+    if not isinstance(items, Sequence) or not items:
+        raise ArgumentError("on= names no column; give a name, a list of names, or pairs of names")
+    pairs = []
+    for item in items:
+        pair = (item, item) if isinstance(item, str) else item
+        named = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not named or not all(isinstance(name, str) for name in pair):
+            raise ArgumentError(
+                f"on= takes a name, a list of names, or pairs ('left_column', 'right_column'); "
+                f"{item!r} is none of these"
+            )
+        pairs.append((pair[0], pair[1]))
+    return pairs
+
+
+def _check_unique(side: str, schema: pa.Schema) -> None:
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if name.lower() in seen:
+            raise ColumnClashError(
+                f"the {side} input has two columns named {name!r}; rename one of them first"
+            )
+        seen[name.lower()] = name
+
+
+def resolve(schema: pa.Schema, name: str, side: str) -> str:
+    """A column's name as the input spells it."""
+    if name in schema.names:
+        return name
+    for candidate in schema.names:
+        if candidate.lower() == name.lower():
+            return str(candidate)
+    raise UnknownColumnError(
+        f"the {side} input has no column {name!r}; it has {', '.join(map(repr, schema.names))}"
+    )
+
+
+def check_clashes(
+    left: pa.Schema,
+    right: pa.Schema,
+    left_keys: Sequence[str],
+    right_keys: Sequence[str],
+    sides: tuple[str, str] = SIDE_NAMES,
+) -> None:
+    """Refuse a name that two columns of the result would have."""
+    shared = {a for a, b in zip(left_keys, right_keys, strict=True) if a == b}
+    taken = {name.lower() for name in left.names}
+    clashes = [n for n in right.names if n.lower() in taken and n not in shared]
+    if clashes:
+        raise ColumnClashError(
+            f"both inputs have the column{'s' if len(clashes) > 1 else ''} "
+            f"{', '.join(map(repr, clashes))}, not joined on as such; rename on one side, for "
+            f"example {sides[1]}.withColumnRenamed({clashes[0]!r}, '{sides[1]}_{clashes[0]}')"
+        )
+
+
+def checked_partitions(asked: Any, default: int) -> int:
+    """As many as were asked for, or else the default."""
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise ArgumentError(f"partitions={asked!r} is not a whole number of 1 or more")
+    return default if asked is None else int(asked)
+
+
+def checked_memory(memory: str | int | None, partitions: int, least_each: int) -> int | None:
+    """The budget in bytes, over all partitions; None is unbounded."""
+    if memory is None:
+        return None
+    try:
+        total = parse_bytes(memory)
+    except ValueError as error:
+        raise ArgumentError(f"memory=: {error}") from None
+    least = least_each * partitions
+    if total < least:
+        raise MemoryBudgetError(
+            f"memory={memory!r} is too small: {partitions} partition"
+            f"{'s need' if partitions > 1 else ' needs'} at least {least >> 10}KiB"
+            f" ({least_each >> 10}KiB each). Raise memory= or lower partitions=."
+        )
+    return total
+
+
+def checked_slice_ms(slice_ms: Any) -> int:
+    """How long deferred work goes on at a time."""
+    if isinstance(slice_ms, bool) or not isinstance(slice_ms, int) or slice_ms < 1:
+        raise ArgumentError(f"slice_ms={slice_ms!r} is not a whole number of 1 or more")
+    return slice_ms

@@ -1,0 +1,261 @@
+"""The arguments of `dovetail.enrich`, and the spec of a stream and a table that they lead to."""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import pyarrow as pa
+
+from dovetail.costs.choice import Recorded
+from dovetail.costs.retune import Tuned, Tuner
+from dovetail.errors import ArgumentError, StateMissingError
+from dovetail.kernel.files import storage_problem
+from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.protocol import Context, Operator, Snapshot
+from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, StagedTable, choose, make
+from dovetail.semistream.base import MIN_BUDGET_BYTES
+from dovetail.semistream.overload import Pace, Shedding
+from dovetail.semistream.shedding import SHEDDERS
+from dovetail.specs.arguments import (
+    On,
+    check_clashes,
+    checked_memory,
+    checked_partitions,
+    checked_slice_ms,
+    key_names,
+    resolve,
+    state_path,
+)
+from dovetail.specs.job import JobSpec, describe
+
+if TYPE_CHECKING:
+    from dovetail.semistream import SemiStreamJoin
+    from dovetail.semistream.meshjoin import AMeshJoin
+
+_SIDES = ("stream", "table")
+_UNITS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+TABLES = "table"  #: where a state directory keeps its staged tables
+CURRENT = "current"  #: and in there, the name of the version in use
+
+
+def staged_version(state: Path) -> str:
+    """The version of the staged table that new rows are joined with."""
+    path = state / TABLES / CURRENT
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        raise StateMissingError(
+            f"{path} is gone: the state directory has no staged table. Restore {state / TABLES} "
+            "from a backup, or start over with a new state directory and a new checkpoint."
+        ) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+
+
+@dataclass(frozen=True)
+class EnrichSpec(JobSpec):
+    """A checked join of a stream with a table, ready to be planned."""
+
+    semistream: SemiStreamSpec
+    refresh_seconds: float | None = None  #: how often to look whether the table has changed
+    shedding: Shedding | None = None
+    pace: Pace | None = None  #: how long rows may wait
+    recorded: Recorded | None = None  #: how the algorithm came about, and what it should do
+    tuner: Tuner | None = None  #: for settings that follow the arrivals
+    eager: ClassVar[bool] = True
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return (self.semistream.stream,)
+
+    @property
+    def kept(self) -> tuple[pa.Schema, ...]:
+        return (*self.semistream.schemas, KEYS_SCHEMA)
+
+    @property
+    def output(self) -> pa.Schema:
+        return self.semistream.layout.schema
+
+    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
+        assert self.state is not None
+        version = staged_version(self.state) if snapshot is None else snapshot.meta["table"]
+        directory = self.state / TABLES / version / f"p{partition:05d}"
+        table = StagedTable(directory, self.semistream.table)
+        return make(self.algorithm, self.semistream, context, table, snapshot)
+
+    def outdated(self, operator: Operator) -> bool:
+        assert self.state is not None
+        return cast("SemiStreamJoin", operator).table.version != staged_version(self.state)
+
+    def expendable(self, snapshot: Snapshot, pending: int) -> bool:
+        assert self.state is not None
+        return not pending and snapshot.meta["table"] != staged_version(self.state)
+
+    def release(self, operator: Operator) -> None:
+        cast("SemiStreamJoin", operator).table.close()
+
+    def retune(
+        self, operator: Operator, known: dict[str, Any] | None, rows: int, now: float
+    ) -> dict[str, Any] | None:
+        if self.tuner is None:
+            return None
+        tuned = self.tuner.after(Tuned.of(known), rows, now)
+        cast("AMeshJoin", operator).tune(tuned.w, tuned.b)
+        return tuned.facts()
+
+    @property
+    def predicted(self) -> dict[str, float] | None:
+        return None if self.recorded is None else self.recorded.of_a_partition()
+
+    def identity(self) -> dict[str, Any]:
+        spec = self.semistream
+        return {
+            "job": "enrich",
+            "algorithm": self.algorithm,
+            "partitions": self.partitions,
+            "how": spec.how,
+            "ordered": spec.ordered,
+            "on": [list(spec.stream_keys), list(spec.table_keys)],
+            "stream": describe(spec.stream),
+            "table": describe(spec.table),
+            "columns": list(spec.layout.schema.names[len(spec.stream.names) :]),
+        }
+
+
+@dataclass(frozen=True)
+class EnrichOptions:
+    """The arguments of `dovetail.enrich` besides stream and table, as the caller gave them."""
+
+    on: On
+    how: str = "inner"
+    memory: str | int | None = None
+    state: str | Path | None = None
+    algorithm: str = "auto"
+    columns: Sequence[str] | None = None
+    ordered: bool = False
+    refresh: str | dt.timedelta | None = None
+    partitions: int | None = None
+    slice_ms: int = 250
+    shed: str | Shedding | None = None  #: or with rates in place of measured ones, for tests
+    shed_to: str | Path | None = None
+    latency: str | float | dt.timedelta | None = None
+
+
+def enrich_spec(
+    stream: pa.Schema, table: pa.Schema, options: EnrichOptions, default_partitions: int
+) -> EnrichSpec:
+    """Check the arguments of an enrichment against the schemas of stream and table.
+
+    The staged columns are the keys, where they are shown or have to be compared, and `columns`.
+    """
+    if options.how not in HOWS:
+        raise ArgumentError(
+            f"how={options.how!r} is not supported by enrich; it does "
+            f"{', '.join(repr(how) for how in HOWS)}"
+        )
+    stream_keys, table_keys = key_names(stream, table, options.on, _SIDES)
+    KeyCodec(tuple(stream.field(name).type for name in stream_keys))  # refuses what cannot be one
+    wanted = _columns(options.columns, table)
+    if options.how in ("semi", "anti"):
+        wanted = ()
+    names = [n for n in table.names if n in table_keys or n in wanted]
+    staged = pa.schema([table.field(name) for name in names])
+    shown = pa.schema([table.field(name) for name in names if name in wanted])
+    check_clashes(stream, shown, stream_keys, table_keys, _SIDES)
+    partitions = checked_partitions(options.partitions, default_partitions)
+    latency = _seconds(options.latency, "latency")
+    return EnrichSpec(
+        algorithm=choose(options.algorithm),
+        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES),
+        partitions=partitions,
+        state=None if options.state is None else state_path(options.state),
+        slice_ms=checked_slice_ms(options.slice_ms),
+        semistream=SemiStreamSpec(
+            stream,
+            staged,
+            stream_keys,
+            table_keys,
+            options.how,
+            ordered=_flag(options.ordered),
+            columns=wanted,
+        ),
+        refresh_seconds=_seconds(options.refresh, "refresh"),
+        shedding=_shedding(options, stream, turns=-(-partitions // max(1, default_partitions))),
+        pace=None if latency is None else Pace(latency),
+    )
+
+
+def _shedding(options: EnrichOptions, stream: pa.Schema, turns: int) -> Shedding | None:
+    if options.shed is None:
+        if options.shed_to is not None:
+            raise ArgumentError(
+                f"shed_to={str(options.shed_to)!r} says where rows that are left out go, but "
+                f"without shed= none are; add shed={next(iter(SHEDDERS))!r} or another strategy"
+            )
+        return None
+    asked = options.shed if isinstance(options.shed, Shedding) else Shedding(options.shed)
+    if asked.strategy not in SHEDDERS:
+        raise ArgumentError(
+            f"shed={asked.strategy!r} is no strategy; there are {', '.join(map(repr, SHEDDERS))}"
+        )
+    if options.shed_to is None:
+        return replace(asked, turns=turns)
+    to = state_path(options.shed_to, "shed_to").resolve()
+    state = None if options.state is None else state_path(options.state).resolve()
+    if state is not None and (to.is_relative_to(state) or state.is_relative_to(to)):
+        raise ArgumentError(
+            f"shed_to={str(to)!r} and the state directory {state} lie in each other; name a "
+            "directory beside it, where a batch job finds nothing but the rows left out"
+        )
+    for field in stream:
+        if _holds_interval(field.type):
+            raise ArgumentError(
+                f"shed_to=: the stream's column {field.name!r} is a {field.type}, which Parquet "
+                "does not keep; cast it, or leave it out with select()"
+            )
+    return replace(asked, to=to, turns=turns)
+
+
+def _holds_interval(type_: pa.DataType) -> bool:
+    if pa.types.is_duration(type_) or pa.types.is_interval(type_):
+        return True
+    return any(_holds_interval(type_.field(index).type) for index in range(type_.num_fields))
+
+
+def _columns(columns: Sequence[str] | None, table: pa.Schema) -> tuple[str, ...]:
+    if columns is None:
+        return tuple(table.names)
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise ArgumentError(f"columns={columns!r} is not a list of column names")
+    return tuple(resolve(table, name, "table") for name in columns)
+
+
+def _seconds(value: Any, name: str) -> float | None:
+    """An interval like "5 minutes" in seconds; for `latency`, a bare number is one too."""
+    if value is None:
+        return None
+    if isinstance(value, dt.timedelta):
+        seconds = value.total_seconds()
+    elif name == "latency" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        number, _, unit = str(value).strip().partition(" ")
+        try:
+            seconds = float(number) * _UNITS[unit.strip().lower().removesuffix("s")]
+        except (ValueError, KeyError):
+            raise ArgumentError(
+                f"{name}={value!r} is not an interval like '30 seconds', '5 minutes', '1 hour' "
+                "or '1 day'"
+            ) from None
+    if not 0 < seconds < float("inf"):
+        raise ArgumentError(f"{name}={value!r} is not an interval above zero")
+    return seconds
+
+
+def _flag(ordered: Any) -> bool:
+    if not isinstance(ordered, bool):
+        raise ArgumentError(f"ordered={ordered!r} is neither True nor False")
+    return ordered

@@ -1,0 +1,107 @@
+"""The arguments of `dovetail.join`, and the spec of two streams that they lead to."""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.errors import ArgumentError, BandKeyError
+from dovetail.kernel.keys import KeyCodec, band_width
+from dovetail.kernel.protocol import Context, Operator, Snapshot
+from dovetail.specs.arguments import (
+    On,
+    check_clashes,
+    checked_memory,
+    checked_partitions,
+    checked_slice_ms,
+    key_names,
+    state_path,
+)
+from dovetail.specs.job import JobSpec, describe
+from dovetail.twoway import TwoWaySpec, choose, make
+from dovetail.twoway.base import MIN_BUDGET_BYTES
+
+Within = int | float | Decimal | dt.timedelta | None
+
+
+@dataclass(frozen=True)
+class JoinSpec(JobSpec):
+    """A checked two-way join, ready to be planned."""
+
+    twoway: TwoWaySpec
+
+    @property
+    def inputs(self) -> tuple[pa.Schema, ...]:
+        return self.twoway.schemas
+
+    @property
+    def kept(self) -> tuple[pa.Schema, ...]:
+        return self.twoway.schemas
+
+    @property
+    def output(self) -> pa.Schema:
+        return self.twoway.layout.schema
+
+    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
+        return make(self.algorithm, self.twoway, context, snapshot)
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change during the life of a state directory."""
+        return {
+            "job": "join",
+            "algorithm": self.algorithm,
+            "partitions": self.partitions,
+            "on": [list(self.twoway.left_keys), list(self.twoway.right_keys)],
+            "within": None if self.twoway.within is None else repr(self.twoway.within),
+            "left": describe(self.twoway.left),
+            "right": describe(self.twoway.right),
+        }
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """The arguments of `dovetail.join` besides the two inputs, as the caller gave them."""
+
+    on: On
+    within: Within = None
+    how: str = "inner"
+    memory: str | int | None = None
+    state: str | Path | None = None
+    algorithm: str = "auto"
+    partitions: int | None = None
+    slice_ms: int = 250
+
+
+def join_spec(
+    left: pa.Schema, right: pa.Schema, options: JoinOptions, default_partitions: int
+) -> JoinSpec:
+    """Check a join's arguments against the schemas of its inputs."""
+    if options.how != "inner":
+        raise ArgumentError(f"how={options.how!r} is not supported by join; it does how='inner'")
+    left_keys, right_keys = key_names(left, right, options.on)
+    check_clashes(left, right, left_keys, right_keys)
+    within = _within(options.within, [left.field(name).type for name in left_keys])
+    algorithm = choose(options.algorithm, within)
+    partitions = checked_partitions(options.partitions, default_partitions)
+    twoway = TwoWaySpec(left, right, left_keys, right_keys, within)
+    KeyCodec(twoway.codec.types)  # refuses key types that cannot be joined on
+    return JoinSpec(
+        twoway=twoway,
+        algorithm=algorithm,
+        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES),
+        partitions=partitions,
+        state=None if options.state is None else state_path(options.state),
+        slice_ms=checked_slice_ms(options.slice_ms),
+    )
+
+
+def _within(within: Within, types: Sequence[pa.DataType]) -> int | float | None:
+    if within is None:
+        return None
+    if len(types) != 1:
+        raise BandKeyError(f"a band join (within=) has one key, not {len(types)}")
+    return band_width(within, types[0])

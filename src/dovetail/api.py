@@ -164,20 +164,29 @@ def explain(
     slice_ms: int = 250,
     name: str = "join",
     samples: "tuple[pa.Table, pa.Table] | None" = None,
+    history: "tuple[DataFrame, DataFrame] | None" = None,
+    sample_rows: int = 20_000,
 ) -> "Explanation":
-    """What `join` would do with the same arguments, and why; nothing is run or written.
+    """What `join` would do with the same arguments, and why; no query is started.
 
     The arguments are checked as `join` checks them. A state directory that does not fit is not an
     error here: the explanation says so.
 
+    Of batch inputs and of `history` a sample is taken, for which Spark reads their key columns
+    twice. The join is played through with it in a temporary folder, so that the explanation can
+    tell which share of the results to expect while rows arrive, what will be in memory and on disk,
+    and what Cleanup will cost; the storage where `state` is is measured for that.
+
     samples: some rows of each side, to learn how wide rows are; else their types tell.
+    history: for streams, batch DataFrames with rows like those to come: the same files, say.
+    sample_rows: about how many rows of the larger side to take; 0 takes none, and reads nothing.
 
     >>> print(dovetail.explain(orders, payments, on="order_id", memory="64MB", state="ckpt/join"))
     """
     from dovetail.spark.explain import explain_planned
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
-    return explain_planned(left, right, options, name, samples)
+    return explain_planned(left, right, options, name, samples, history, sample_rows)
 
 
 def explain_enrich(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -93,9 +94,14 @@ def test_run_when_given_the_example_job_then_joins_as_explained(examples: Path) 
     assert "left.order_id = right.ordered" in explained
     assert "new: made when the query starts" in explained
     assert not (examples / "ckpt").exists()
+    orders, shipments = (pq.read_table(examples / "data" / n) for n in ("orders", "shipments"))
+    said = " ".join(explained.split())
+    assert f"of {orders.num_rows:,} rows of left and" in said
+    assert f"of {shipments.num_rows:,} rows of right" in said
+    (share,) = re.findall(r"([\d.]+)% of them online, while rows arrive", said)
+    assert 0 < float(share) <= 100
 
     output = dovetail_command("run", job)
-    orders, shipments = (pq.read_table(examples / "data" / n) for n in ("orders", "shipments"))
     assert f"{shipments.num_rows:,}" in output
     result = pq.read_table(sorted((examples / "ckpt" / "shipped-orders").glob("*.parquet")))
     expected = orders.join(shipments, "order_id", "ordered", join_type="inner")
@@ -247,18 +253,35 @@ def test_explain_when_there_is_a_state_then_says_whether_it_fits(
     assert "3, as asked" in other
 
 
-def test_explain_when_a_sample_is_taken_then_measures_rows_on_it(
+def test_explain_when_a_sample_is_taken_then_says_what_to_expect_and_from_what(
     folder: Path, spark: SparkSession
 ) -> None:
-    job = job_of(folder, "batch")
+    job = job_of(folder, join='memory = "128KiB"')
+    assert jobs.are_files(job)
+    history = jobs.open_as_batch(spark, job)
     left, right = jobs.open_inputs(spark, job)
-    samples = jobs.sample(spark, job, 100)
-    text = str(dovetail.explain(left, right, "id", memory="1MB", samples=samples))
-    assert text.count("measured on 100 rows") == 2
-    assert "keeps nothing" in text
+    options: dict[str, Any] = {"memory": "128KiB", "state": folder / "s", "partitions": 1}
+    text = str(dovetail.explain(left, right, "id", history=history, **options))
+    assert text.count("measured on 1,000 rows") == 2
+    said = " ".join(text.split())
+    assert "estimated from 2,000 of 2,000 rows of left and 2,000 of 2,000 rows of right" in said
+    assert "joined with 100 % of the memory" in said
+    assert "results: about 2,000, " in said  # each right row has one match
+    assert "of them online, while rows arrive (" in said
+    assert "spilled while rows arrive: about" in said
+    assert "seconds with 1 worker" in said or "a second or less with 1 worker" in said
+    assert not (folder / "s").exists()
+    without = str(dovetail.explain(left, right, "id", **options))
+    assert "the rows of a stream cannot be read before it runs" in " ".join(without.split())
+
+
+def test_explain_when_an_input_is_no_file_then_says_how_to_go_on(
+    folder: Path, spark: SparkSession
+) -> None:
     kafka = job_of(folder, right='[right]\nformat = "kafka"\n')
-    with pytest.raises(JobFileError, match="a sample can be taken of files only"):
-        jobs.sample(spark, kafka, 100)
+    assert not jobs.are_files(kafka)
+    with pytest.raises(JobFileError, match=r"a sample can be taken of files only.*--sample 0"):
+        jobs.open_as_batch(spark, kafka)
 
 
 def test_compare_when_multisets_differ_then_counts_both_ways(spark: SparkSession) -> None:

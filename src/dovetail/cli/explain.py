@@ -1,5 +1,6 @@
 """`dovetail explain`: what a job would do, without doing it."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.costs.explain import Explanation
 
 NAME = "explain"
+JOIN_SAMPLE_ROWS = 20_000  #: if nothing else is asked for, and both inputs are files
 EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -26,7 +28,7 @@ EXAMPLES = """
 
   [cyan]dovetail explain examples/enrich.toml[/cyan]     algorithms compared
 
-  [cyan]dovetail explain job.toml --sample 1000[/cyan]   look at real rows
+  [cyan]dovetail explain job.toml --sample 100000[/cyan]   estimate more closely
 """
 
 
@@ -35,17 +37,18 @@ def command(
     sample: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            min=0,
             metavar="ROWS",
-            help="Read this many rows of each input to learn how wide they are; else the column "
-            "types tell. File sources only.",
+            help="Sample about this many rows of each input; 0 reads none. Of a join of files "
+            f"{JOIN_SAMPLE_ROWS:,} unless told: they tell how many results come early. Of an "
+            "enrichment, they tell how wide rows are. File sources only.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Explain a job: algorithm, partitions, memory, spilling, state, output. Starts nothing.
+    """Explain a job: algorithm, memory, what to expect, state, output. Starts no query.
 
-    Spark is started on this machine, to learn the columns of the inputs; no query is.
+    Spark is started on this machine, to learn the columns of the inputs and to sample files.
     """
     print_explanation(make_console(), read_job(job_file), sample, None)
 
@@ -54,7 +57,7 @@ def print_explanation(console: Console, job: Job, sample: int | None, log: Path 
     """Resolve a job on Spark and print its plan."""
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
         if isinstance(job, JoinJob):
-            explanation = _join(spark, job, sample)
+            explanation = _join(console, spark, job, sample)
         else:
             with announce(console, "Measuring this machine"):
                 explanation = _enrich(spark, job, sample)
@@ -62,15 +65,18 @@ def print_explanation(console: Console, job: Job, sample: int | None, log: Path 
         console.print(Text(line, "" if line.startswith(" ") else "bold"))
 
 
-def _join(session: "SparkSession", job: JoinJob, sample: int | None) -> "Explanation":
+def _join(
+    console: Console, session: "SparkSession", job: JoinJob, sample: int | None
+) -> "Explanation":
     left, right = jobs.open_inputs(session, job)
-    with jobs.blame(job, "join"):
-        return explain(
-            left,
-            right,
-            samples=None if sample is None else jobs.sample(session, job, sample),
-            **vars(job.join),
-        )
+    rows, history = sample, None
+    if rows is None:
+        rows = JOIN_SAMPLE_ROWS if jobs.are_files(job) else 0
+    if rows:
+        history = jobs.open_as_batch(session, job)
+    sampling = announce(console, "Sampling the inputs") if rows else nullcontext()
+    with jobs.blame(job, "join"), sampling:
+        return explain(left, right, history=history, sample_rows=rows, **vars(job.join))
 
 
 def _enrich(session: "SparkSession", job: EnrichJob, sample: int | None) -> "Explanation":
@@ -79,6 +85,6 @@ def _enrich(session: "SparkSession", job: EnrichJob, sample: int | None) -> "Exp
         return explain_enrich(
             stream,
             job.table,
-            samples=None if sample is None else jobs.sample(session, job, sample),
+            samples=jobs.sample(session, job, sample) if sample else None,
             **vars(job.enrich),
         )

@@ -78,22 +78,35 @@ def write(job: Job, joined: "DataFrame") -> None:
             writer.format(sink.format).save(sink.path)
 
 
-def sample(session: "SparkSession", job: Job, rows: int) -> tuple[pa.Table, pa.Table]:
-    """The first rows of both inputs, or of stream and table, read as a batch from files."""
+def are_files(job: JoinJob) -> bool:
+    """Whether both inputs are files, which can be read before the job runs."""
+    return all(source.format in FILE_FORMATS for source in (job.left, job.right))
+
+
+def open_as_batch(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "DataFrame"]:
+    """Both inputs as they are now, whatever the job's mode; files only."""
+    for source in (job.left, job.right):
+        _check_is_file(job, source)
+    left, right = (_open(session, job, source, streaming=False) for source in (job.left, job.right))
+    return left, right
+
+
+def sample(session: "SparkSession", job: EnrichJob, rows: int) -> tuple[pa.Table, pa.Table]:
+    """The first rows of stream and table, read as a batch from files."""
     from dovetail.spark.tables import open_table
 
-    sources = (job.left, job.right) if isinstance(job, JoinJob) else (job.stream,)
-    for source in sources:
-        if source.format not in FILE_FORMATS:
-            raise JobFileError(
-                f"{job.file}: a sample can be taken of files only, but {source.side}.format is "
-                f"{source.format!r}. Explain without --sample."
-            )
-    frames = [_open(session, job, source, streaming=False) for source in sources]
-    if isinstance(job, EnrichJob):
-        frames.append(open_table(session, job.table).read())
-    one, two = (frame.limit(rows).toArrow() for frame in frames)
-    return one, two
+    _check_is_file(job, job.stream)
+    stream = _open(session, job, job.stream, streaming=False)
+    table = open_table(session, job.table).read()
+    return stream.limit(rows).toArrow(), table.limit(rows).toArrow()
+
+
+def _check_is_file(job: Job, source: Source) -> None:
+    if source.format not in FILE_FORMATS:
+        raise JobFileError(
+            f"{job.file}: a sample can be taken of files only, but {source.side}.format is "
+            f"{source.format!r}. Explain with --sample 0."
+        )
 
 
 def state_of(job: Job) -> Path:

@@ -3,7 +3,7 @@
 An `Explanation` is a list of titled sections; `str()` of it is for people to read. The numbers are
 those the operators work with: the split of the budget is `twoway.base`'s, and the width of a row
 is Arrow's, with `ASSUMED_BYTES` for a value whose width its type does not tell, unless a sample of
-rows does.
+rows does. What to expect of results and of Cleanup comes from a sample of keys (`replay`).
 """
 
 import textwrap
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dovetail.costs.expected import Expected, expected_lines
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
@@ -45,6 +46,8 @@ class PlannedJoin:
     state: Path | None = None
     state_note: str = ""
     samples: tuple[pa.Table, pa.Table] | None = None
+    expected: Expected | None = None  #: by a sample of the keys
+    why_not_expected: str = "no sample of the inputs was taken"
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def explain_join(plan: PlannedJoin) -> Explanation:
         ("memory", _memory(plan, widths)),
         ("when memory is full", _spilling(plan)),
         ("when the inputs end or fall silent", _ending(plan)),
+        ("expected, by a sample", expected_lines(plan.expected, plan.why_not_expected)),
         ("state", _state(plan)),
         ("output", [columns_of(plan.spec.layout.schema)]),
     ]

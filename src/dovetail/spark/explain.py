@@ -13,15 +13,28 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from dovetail.costs.calibrate import factors_for
-from dovetail.costs.explain import Explanation, PlannedJoin, explain_join, row_width
-from dovetail.costs.explain_enrich import Machine, PlannedEnrich, TableSize, explain_enrich
+from dovetail.costs.cleanup import CleanupMachine, cleanup_factors
+from dovetail.costs.expected import Expected
+from dovetail.costs.explain import (
+    Explanation,
+    PlannedJoin,
+    columns_of,
+    explain_join,
+    row_width,
+)
+from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.latency import pages_within
+from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize
+from dovetail.costs.replay import Setting, foresee
 from dovetail.costs.storage import Storage, storage_of
 from dovetail.errors import ArgumentError, StateError, StorageError
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
 from dovetail.semistream import StagedTable
 from dovetail.spark.enrich import resolve_enrich
+from dovetail.spark.layout import arrow_schema
 from dovetail.spark.metrics import progress
 from dovetail.spark.plan import resolve_join
+from dovetail.spark.sampling import sample_keys
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
 from dovetail.spark.step import MAX_SLICE_MS
@@ -32,12 +45,15 @@ from dovetail.specs import (
     EnrichSpec,
     JobSpec,
     JoinOptions,
+    JoinSpec,
     staged_version,
     state_path,
 )
+from dovetail.twoway import TwoWaySpec
 
 Spec = TypeVar("Spec", bound=JobSpec)
 
+_WIDTH_ROWS = 1000  # of each input, to learn how wide they are
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -47,24 +63,94 @@ def explain_planned(
     options: JoinOptions,
     name: str,
     samples: tuple[pa.Table, pa.Table] | None,
+    history: tuple[DataFrame, DataFrame] | None = None,
+    sample_rows: int = 0,
 ) -> Explanation:
     """Check a join's arguments as `plan_join` would, and say what the plan would be."""
+    if sample_rows < 0:
+        raise ArgumentError(f"sample_rows={sample_rows!r} is not a number of 0 or more")
     spec, state, note = _resolve(lambda chosen: resolve_join(left, right, chosen, name), options)
+    frames = history or (None if left.isStreaming else (left, right))
+    if frames is not None and sample_rows and samples is None:
+        one, two = (frame.limit(_WIDTH_ROWS).toArrow() for frame in frames)
+        samples = one, two
+    plan = _planned_join(left, spec, options, samples)
+    expected, why_not = expect(frames, plan, sample_rows, _existing(state))
     return explain_join(
-        PlannedJoin(
-            spec=spec.twoway,
-            algorithm=spec.algorithm,
-            asked_algorithm=options.algorithm,
-            memory_bytes=spec.memory_bytes,
-            partitions=spec.partitions,
-            asked_partitions=options.partitions,
-            batch_rows=int(left.sparkSession.conf.get(_BATCH_ROWS) or 10_000),
-            streaming=left.isStreaming,
-            state=state,
-            state_note=note,
-            samples=samples,
-        )
+        replace(plan, state=state, state_note=note, expected=expected, why_not_expected=why_not)
     )
+
+
+def _planned_join(
+    left: DataFrame,
+    spec: JoinSpec,
+    options: JoinOptions,
+    samples: tuple[pa.Table, pa.Table] | None,
+) -> PlannedJoin:
+    return PlannedJoin(
+        spec=spec.twoway,
+        algorithm=spec.algorithm,
+        asked_algorithm=options.algorithm,
+        memory_bytes=spec.memory_bytes,
+        partitions=spec.partitions,
+        asked_partitions=options.partitions,
+        batch_rows=int(left.sparkSession.conf.get(_BATCH_ROWS) or 10_000),
+        streaming=left.isStreaming,
+        samples=samples,
+    )
+
+
+def expect(
+    frames: tuple[DataFrame, DataFrame] | None, plan: PlannedJoin, sample_rows: int, where: Path
+) -> tuple[Expected | None, str]:
+    """What a sample of the keys lets expect; if there is none, why.
+
+    where: a folder of the storage that the join will spill to.
+    """
+    if not sample_rows:
+        return None, "no sample of the inputs was asked for (sample_rows=)"
+    if frames is None:
+        return None, (
+            "the rows of a stream cannot be read before it runs. Hand over batch DataFrames with "
+            "rows like those to come, the same files say, as history=(left, right)"
+        )
+    _check_history(frames, plan.spec)
+    sample = sample_keys(frames, plan.spec, sample_rows, by_time=plan.streaming)
+    tables = plan.samples or (None, None)
+    widths = [row_width(*pair).nbytes for pair in zip(plan.spec.schemas, tables, strict=True)]
+    setting = Setting(
+        plan.algorithm, plan.spec.within, plan.memory_bytes, plan.partitions, plan.batch_rows,
+        (widths[LEFT], widths[RIGHT]),
+    )  # fmt: skip
+    outlook = foresee(setting, sample)
+    if outlook is None:
+        sampled = " and ".join(f"{len(side):,}" for side in sample.sides)
+        return None, (
+            f"the sample of {sampled} rows says too little: a side has none, or memory would hold "
+            "next to none of them. Take a larger one (sample_rows=)"
+        )
+    if not outlook.spilled_rows:
+        return Expected(outlook), ""
+    cores = int(frames[LEFT].sparkSession.sparkContext.defaultParallelism)
+    factors = cleanup_factors(plan.algorithm, max(widths))
+    machine = CleanupMachine(factors, _storage(where), max(1, min(cores, plan.partitions)))
+    return Expected(outlook, machine), ""
+
+
+def _check_history(frames: tuple[DataFrame, DataFrame], spec: TwoWaySpec) -> None:
+    keys = (spec.left_keys, spec.right_keys)
+    for side, frame in enumerate(frames):
+        name = SIDE_NAMES[side]
+        if frame.isStreaming:
+            raise ArgumentError(f"history=: the {name} DataFrame streams; read it with read")
+        schema = arrow_schema(name, frame)
+        for key in keys[side]:
+            wanted = spec.schemas[side].field(key).type
+            if key not in schema.names or schema.field(key).type != wanted:
+                raise ArgumentError(
+                    f"history=: the {name} DataFrame has no column {key!r} of type {wanted}, as "
+                    f"the {name} input has; its columns are {columns_of(schema)}"
+                )
 
 
 def explain_enrich_planned(

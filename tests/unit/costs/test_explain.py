@@ -45,6 +45,7 @@ def test_explain_when_printed_then_has_every_section() -> None:
         "memory",
         "when memory is full",
         "when the inputs end or fall silent",
+        "expected, by a sample",
         "state",
         "output",
     ]
@@ -52,6 +53,7 @@ def test_explain_when_printed_then_has_every_section() -> None:
     assert "id int64, amount double, who string, paid float" in text
     assert "/ckpt/join" in text
     assert "new: made when the query starts" in text
+    assert "no estimate: no sample of the inputs was taken" in text
     assert max(map(len, text.splitlines())) <= 100
 
 

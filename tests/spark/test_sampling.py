@@ -1,0 +1,130 @@
+"""Samples of keys, as Spark takes them: all or some, in the order of arrival, for every kind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import dovetail
+from dovetail.costs.replay import Setting, foresee
+from dovetail.errors import ArgumentError
+from dovetail.spark.sampling import sample_keys
+from dovetail.twoway import TwoWaySpec
+
+pytestmark = pytest.mark.spark
+
+ROWS = 20_000
+
+
+def write(folder: Path, name: str, keys: np.ndarray, files: int = 1) -> str:
+    """A folder of Parquet files; the later ones of `keys` have names that come first."""
+    (folder / name).mkdir()
+    for number, part in enumerate(np.array_split(keys, files)):
+        path = folder / name / f"{files - number:02d}.parquet"
+        pq.write_table(pa.table({"id": part, name: np.arange(len(part))}), path)
+        os.utime(path, (1_000_000 + number, 1_000_000 + number))
+    return str(folder / name)
+
+
+def spec_of(within: int | None = None) -> TwoWaySpec:
+    left, right = (pa.schema([("id", pa.int64()), (name, pa.int64())]) for name in "ab")
+    return TwoWaySpec(left, right, ("id",), ("id",), within)
+
+
+@pytest.fixture
+def frames(tmp_path: Path, spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+    rng = np.random.default_rng(6)
+    left, right = (rng.integers(0, ROWS, rows) for rows in (ROWS, ROWS // 2))
+    paths = [write(tmp_path, "a", left, 3), write(tmp_path, "b", right)]
+    one, two = (spark.read.parquet(path) for path in paths)
+    return one, two
+
+
+def keys_of(frame: DataFrame) -> np.ndarray:
+    return np.asarray(frame.select("id").toArrow().column("id").to_numpy())
+
+
+def test_sample_when_it_is_everything_then_comes_in_the_order_of_the_files_times(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    keys = np.random.default_rng(5).permutation(3_000)
+    frame = spark.read.parquet(write(tmp_path, "a", keys, 3))
+    sample = sample_keys((frame, frame), spec_of(), 5_000, by_time=True)
+    assert sample.fraction == 1
+    assert sample.input_rows == (3_000, 3_000)
+    assert sample.left.keys.to_pylist() == keys.tolist()
+
+
+def test_sample_when_some_keys_are_chosen_then_has_all_their_rows(
+    frames: tuple[DataFrame, DataFrame],
+) -> None:
+    sample = sample_keys(frames, spec_of(), 2_000, by_time=False)
+    assert sample.input_rows == (ROWS, ROWS // 2)
+    assert not sample.heavy.any()
+    chosen = set(sample.left.keys.to_pylist()) | set(sample.right.keys.to_pylist())
+    for frame, side, share in zip(frames, sample.sides, (1, 0.5), strict=True):
+        assert len(side) == np.isin(keys_of(frame), list(chosen)).sum()
+        assert len(side) == pytest.approx(2_000 * share, rel=0.2)
+        assert len(side) == len(sample.part(0, sample.fraction)[side is sample.right].rows)
+
+
+def test_sample_when_it_is_of_a_band_join_then_has_all_that_its_left_rows_match(
+    frames: tuple[DataFrame, DataFrame],
+) -> None:
+    within = 3
+    sample = sample_keys(frames, spec_of(within), 3_000, by_time=False)
+    assert len(sample.left) == pytest.approx(3_000, rel=0.3)
+    assert len(sample.right) == pytest.approx(1.25 * 1_500, rel=0.3)
+    ordered = [np.sort(side) for side in (keys_of(frames[1]), sample.right.keys.to_numpy())]
+    chosen, _ = sample.part(0, sample.fraction)
+    left = sample.left.keys.to_numpy()[chosen.rows[~chosen.flags]]  # those of whole cells
+    assert len(left) > 0.9 * len(sample.left)
+    all_, found = (
+        np.searchsorted(right, left + within, side="right") - np.searchsorted(right, left - within)
+        for right in ordered
+    )
+    assert (all_ == found).all()
+
+
+def test_sample_when_keys_are_texts_with_nulls_then_foretells_their_results(
+    frames: tuple[DataFrame, DataFrame],
+) -> None:
+    text = "IF(id % 10 = 0, NULL, CONCAT('k', CAST(id DIV 100 AS STRING))) AS id"
+    texts = tuple(frame.selectExpr(text) for frame in frames)
+    schema = pa.schema([("id", pa.string())])
+    spec = TwoWaySpec(schema, schema, ("id",), ("id",))
+    sample = sample_keys((texts[0], texts[1]), spec, 3_000, by_time=False)
+    outlook = foresee(Setting("xjoin", None, 10**6, 2, 1_000, (12.0, 12.0)), sample)
+    assert outlook is not None
+    assert outlook.results == pytest.approx(texts[0].join(texts[1], "id").count(), rel=0.15)
+
+
+def test_explain_when_inputs_are_batches_then_foretells_all_results(
+    frames: tuple[DataFrame, DataFrame],
+) -> None:
+    options: dict[str, Any] = {"on": "id", "memory": "300KB", "partitions": 2}
+    text = " ".join(str(dovetail.explain(*frames, **options, within=1)).split())
+    assert f"estimated from {ROWS:,} of {ROWS:,} rows of left and" in text
+    counts = [np.bincount(keys_of(frame) + 1, minlength=ROWS + 2) for frame in frames]
+    near = (counts[1][1 + shift : ROWS + 1 + shift] for shift in (-1, 0, 1))
+    pairs = int(sum(counts[0][1:-1] @ side for side in near))
+    assert f"results: about {int(float(f'{pairs:.3g}')):,}, " in text
+    without = " ".join(str(dovetail.explain(*frames, **options, sample_rows=0)).split())
+    assert "no estimate: no sample of the inputs was asked for" in without
+
+
+def test_explain_when_history_does_not_fit_then_says_what_is_missing(
+    frames: tuple[DataFrame, DataFrame],
+) -> None:
+    other = frames[1].withColumnRenamed("id", "number")
+    with pytest.raises(ArgumentError, match="right DataFrame has no column 'id' of type int64"):
+        dovetail.explain(*frames, on="id", memory="1MB", history=(frames[0], other))
+    with pytest.raises(ArgumentError, match="sample_rows=-1"):
+        dovetail.explain(*frames, on="id", memory="1MB", sample_rows=-1)

@@ -24,6 +24,7 @@ MODULES = (
     "dovetail.bench.mesh",
     "dovetail.bench.ssbj",
     "dovetail.bench.spark_enrich",
+    "dovetail.bench.spark_diner",
     "dovetail.bench.diner.synthetic",
     "dovetail.bench.diner.real",
     "dovetail.bench.diner.timed",

@@ -5,7 +5,7 @@ of each. Blocks are appended to segment files; a segment file is a valid Arrow I
 Arrow reader opens it. The catalogue entry of a block (`BLOCK`) says where it lies, its checksum,
 and its zone map: the range of codes, the range of arrival ticks, and the tick of its flush.
 
-Blocks that stay for good (`LOGGED`) go to a log a side (see `logs`): their address never changes,
+Blocks that stay for long (`LOGGED`) go to a log a side (see `logs`): their address never changes,
 while the files behind them are merged as they become many. So does what `catalogue` pages out.
 
 On failure: a block that cannot be written raises `StorageError` and leaves at most an unreferenced
@@ -160,6 +160,16 @@ class BlockStore:
     def restore_logs(self, facts: list[dict[str, Any]]) -> None:
         for log, known in zip((*self._logs, self._pages), facts, strict=True):
             log.restore(known)
+
+    @property
+    def log_lengths(self) -> list[int]:
+        """How long the log of each side's blocks is."""
+        return [log.length for log in self._logs]
+
+    def release(self, lengths: list[int]) -> None:
+        """Forget the files of blocks that were logged before the logs had these lengths."""
+        for log, length in zip(self._logs, lengths, strict=True):
+            log.release(length)
 
     @property
     def log_files(self) -> list[str]:

@@ -10,7 +10,7 @@ The entry of a page has the ranges of codes and of arrival ticks below it, and t
 tick; its kind is one above that of the entries in the page. Pages never change.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,34 @@ from dovetail.kernel.blocks import BLOCK, BlockStore
 Entries = NDArray[np.void]
 Mask = Callable[[Entries], NDArray[np.bool_]]
 _KEPT_PAGES = 8  # the way to an entry and back, so that reading on costs a page a page
+_BUDGET_SHARE = 1 / 32  # of the budget, for the entries that are not in pages yet
+_FAN_OUTS = (4, 16)  # entries in a page: the fewest, and what is enough
+
+
+def fan_out_for(total_bytes: int | None, lists: int) -> int:
+    """How many entries make a page if so many lists share a budget: a power of two."""
+    fewest, enough = _FAN_OUTS
+    if total_bytes is None:
+        return enough
+    share = int(total_bytes * _BUDGET_SHARE) // (BLOCK.itemsize * lists)
+    return max(fewest, min(1 << share.bit_length() >> 1, enough))
+
+
+def concatenated(parts: Sequence[Entries]) -> Entries:
+    """All of these entries; not by np.concatenate, which takes long to compare the types."""
+    ends = np.cumsum([0, *(len(part) for part in parts)])
+    whole: Entries = np.empty(ends[-1], dtype=BLOCK)
+    for start, stop, part in zip(ends[:-1], ends[1:], parts, strict=True):
+        whole[start:stop] = part
+    return whole
+
+
+def split_tails(entries: Entries, *names: str) -> list[Entries]:
+    """Tails that lie one behind another, cut where one of these fields or the level changes."""
+    if not len(entries):
+        return []
+    changes = [np.diff(entries[name], prepend=-1) != 0 for name in (*names, "kind")]
+    return np.split(entries, np.flatnonzero(np.any(changes, axis=0))[1:])
 
 
 class Pages:
@@ -34,8 +62,16 @@ class Pages:
     @property
     def nbytes(self) -> int:
         """What the lists take up in memory, with the pages that may be kept."""
-        kept = _KEPT_PAGES * self.fan_out * BLOCK.itemsize if self.tail_bytes else 0
-        return self.tail_bytes + kept
+        return self.tail_bytes + (self.kept_bytes if self.tail_bytes else 0)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the pages that may be kept take up."""
+        return _KEPT_PAGES * self.fan_out * BLOCK.itemsize
+
+    def forget(self) -> None:
+        """Give up the pages that are kept."""
+        self._kept.clear()
 
     def write(self, entries: Entries) -> Entries:
         """Put entries of one list on disk; returns the entry of the page, as an array of one."""
@@ -117,6 +153,24 @@ class Catalogue:
             if found is not None:
                 return found
         return None
+
+    def ending_below(self, code: int) -> int:
+        """How many entries end below a code; for a list in the order of its codes."""
+        first = 0
+        for level in reversed(range(len(self._levels))):
+            entries = self._levels[level]
+            span = self._pages.fan_out**level
+            at = int(np.searchsorted(entries["code_max"], code))
+            first += at * span
+            if at == len(entries):
+                continue
+            for _ in range(level):
+                entries = self._pages.read(entries[at])
+                span //= self._pages.fan_out
+                at = int(np.searchsorted(entries["code_max"], code))
+                first += at * span
+            break
+        return first
 
     @property
     def last(self) -> np.void | None:

@@ -1,10 +1,11 @@
 """A log: bytes in one long line, each at an address that never changes, kept in a few files.
 
-What is appended stays for good. An address is a position in the line, not in a file, so it holds
-while the files behind it change: an attempt that appends opens a file of its own, and where the
-newest files are small and many, that file begins with a copy of them and takes their place. Files
-never change once they are synced, so an older version of the line still has all of its own, until
-they are deleted; and an attempt that dies leaves nothing but a file that nobody names.
+What is appended stays, unless all that comes before an address is released. An address is a
+position in the line, not in a file, so it holds while the files behind it change: an attempt that
+appends opens a file of its own, and where the newest files are small and many, that file begins
+with a copy of them and takes their place. Files never change once they are synced, so an older
+version of the line still has all of its own, until they are deleted; and an attempt that dies
+leaves nothing but a file that nobody names.
 
 Files are merged like runs: `FAN_IN` of about one size become one, up to `MERGE_BYTES`. A line of n
 bytes that grows by s bytes an attempt lies in about log(n / s) files and one more for every
@@ -63,6 +64,19 @@ class Log:
         """The file that holds the bytes at an address, and where in it they begin."""
         piece = self._pieces[bisect_right(self._starts, address) - 1]
         return piece.name, piece.header + address - piece.start
+
+    @property
+    def length(self) -> int:
+        """The address of what is appended next."""
+        return self._length
+
+    def release(self, address: int) -> None:
+        """Forget the files that end at this address or before it: nobody reads there any more."""
+        ends = [*self._starts, self._length][1:]
+        count = bisect_right(ends, address)
+        if self._handle is not None:
+            count = min(count, len(ends) - 1)  # the last one is being written
+        del self._pieces[:count], self._starts[:count]
 
     @property
     def files(self) -> list[str]:

@@ -142,8 +142,11 @@ def sort_run(codes: Codes, ats: int, rows: pa.RecordBatch) -> Run:
 
 def merge_runs(runs: list[Run]) -> Run:
     """One run of all the rows; among equal codes, earlier runs first."""
-    if len(runs) == 1:
-        return runs[0]
+    return runs[0] if len(runs) == 1 else merge_in_order(runs)[0]
+
+
+def merge_in_order(runs: list[Run]) -> tuple[Run, Rows]:
+    """One run of all the rows, and where each was in the runs, one behind the other."""
     codes = np.concatenate([run.codes for run in runs])
     order = np.argsort(codes, kind="stable")  # a merge: the pieces are sorted already
     ats = np.concatenate([run.ats for run in runs]).take(order)
@@ -155,7 +158,7 @@ def merge_runs(runs: list[Run]) -> Run:
         part += np.int32(start)
         start += len(run)
     rows = pa.concat_batches([run._rows for run in runs])
-    return Run(codes.take(order), ats, rows, places=places.take(order))
+    return Run(codes.take(order), ats, rows, places=places.take(order)), order
 
 
 @dataclass(slots=True)
@@ -364,11 +367,12 @@ def _without(run: Run, start: int, stop: int) -> Run:
 
 def own(*parts: Run) -> Run:
     """Parts in code order as one run with buffers of its own; a slice keeps its parent's alive."""
-    rows = [part.rows for part in parts]
-    copied = (
-        rows[0].take(pa.array(np.arange(len(parts[0]))))
-        if len(parts) == 1
-        else (pa.concat_batches(rows))
-    )
     codes = np.concatenate([part.codes for part in parts])
-    return Run(codes, np.concatenate([part.ats for part in parts]), copied)
+    rows = copied([part.rows for part in parts])
+    return Run(codes, np.concatenate([part.ats for part in parts]), rows)
+
+
+def copied(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Rows one behind the other, in buffers of their own."""
+    # with an empty one before it, a part that is alone is copied as well
+    return pa.concat_batches([parts[0].slice(0, 0), *parts])

@@ -26,18 +26,17 @@ sorted segments, fan-in, the duplicate rule. Differs: ticks of the logical clock
 batches instead of tuples; what is flushed by the partition lies on disk by the cell, as in XJoin; a
 merge can be left after any block rather than after F segments (the drawback that the DINER paper
 notes), and rows that come meanwhile are a segment of the next merge; a merge of all segments marks
-them as joined instead of writing them. The catalogue of segments is held in memory: one entry
-(about 90 bytes) a block.
+them as joined instead of writing them. What is known of segments is paged out to disk (`segments`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.blocks import FLUSHED
+from dovetail.kernel.blocks import RESIDENT
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot
 from dovetail.kernel.runs import Run
 from dovetail.twoway.base import TwoWaySpec
@@ -82,21 +81,13 @@ class HashMergeJoin(PartitionedJoin):
         starts = np.flatnonzero(np.diff(parts, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(run)], strict=True):
             piece = run.slice(int(start), int(stop))
-            written = self.merger.add(int(parts[start]), side, piece, dts, dts)
+            written = self.merger.add(int(parts[start]), side, piece, dts)
             self.ctx.counters.flushed_bytes += written
         self.ctx.counters.flushed_rows += len(run)
 
-    def flush_cells(self, sides: Sequence[int], chosen: Chosen) -> None:
-        super().flush_cells(sides, chosen)
-        for part in np.flatnonzero(chosen):
-            self.merger.count(int(part))
-
-    def _account(self) -> None:
-        excess = self.merger.nbytes - self._catalogue.nbytes
-        if excess > 0:
-            self._grow(self._catalogue, excess, "the catalogue of blocks")
-        else:
-            self._catalogue.shrink(-excess)
+    def _flushed(self, cells: NDArray[np.int64]) -> None:
+        for part in cells:
+            self.merger.settle(int(part))
 
     # -- merging phase ----------------------------------------------------------------------
 
@@ -142,20 +133,19 @@ class HashMergeJoin(PartitionedJoin):
     # -- state ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
+        self.merger.release()
         base = super().snapshot()
-        blocks = np.concatenate([base.blocks, *self.merger.blocks()])
+        blocks = np.concatenate([base.blocks, *self.merger.lists()])
         return Snapshot({**base.meta, "merging": self.merger.facts()}, blocks, base.files)
 
     def _restore(self, snapshot: Snapshot) -> None:
-        flushed = snapshot.blocks[snapshot.blocks["kind"] == FLUSHED]
-        self.merger.restore(snapshot.meta["merging"], flushed)
-        self._catalogue.grow(self.merger.nbytes)
-        super()._restore(snapshot)
+        resident = snapshot.blocks["kind"] == RESIDENT
+        self.merger.restore(snapshot.meta["merging"], snapshot.blocks[~resident])
+        super()._restore(Snapshot(snapshot.meta, snapshot.blocks[resident], snapshot.files))
 
     def check(self) -> None:
         super().check()
         self.merger.check()
-        assert self._catalogue.nbytes >= self.merger.nbytes
 
 
 def adaptive_victim(rows: NDArray[np.int64]) -> int:

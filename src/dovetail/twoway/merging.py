@@ -14,7 +14,12 @@ Each row of the left side in the window meets the right side's up to `high`, and
 each row of the right side in it meets the left side's before it. While more than `fan_in`
 segments are there, merged rows are written to a new segment. The last merge of a part, and any of
 all its segments, writes nothing: its segments become one group. As in an external sort, the first
-merge takes just so many segments that all later ones are full.
+merge takes just so many segments that all later ones are full; those that have been through the
+fewest merges go first.
+
+Neither segments nor their blocks are few, and what is known of them is paged out (see `segments`):
+in memory are the newest entries of each list, the segments of the merge in progress, and of those,
+the blocks of a window.
 
 Interruptions. A window is cut into tasks, each a group of outer blocks and one inner block, and a
 merge can be left after any of them: its state is `after` and the number of tasks done, since the
@@ -28,20 +33,24 @@ all that lies before it.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dovetail.kernel.blocks import BLOCK
+from dovetail.kernel.catalogue import Entries, concatenated
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.matching import PairFilter
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES
+from dovetail.kernel.protocol import SIDES
 from dovetail.kernel.runs import Run, merge_runs
-from dovetail.twoway.segments import Owner, Segment, Segments
+from dovetail.twoway.segments import Owner, Segment, Segments, pairs_met, rows_of
 from dovetail.twoway.windows import (
     BOTTOM,
     TOP,
+    Blocks,
     Table,
     Task,
     Window,
@@ -60,6 +69,7 @@ class Merge:
     part: int
     inputs: list[int]
     output: int | None  #: the segment that is written, if any
+    depth: int  #: of that segment
     group: int  #: of the inputs or the output, when done
     room: int  #: bytes of either side that a window may have
     after: int | None = None
@@ -68,16 +78,26 @@ class Merge:
 
 
 class Merger(Segments):
-    """The segments of all parts of one join, and the merge in progress."""
+    """The segments of all parts of one join, and the merge in progress.
 
-    def __init__(self, owner: Owner, codec: KeyCodec, fan_in: int | None = None) -> None:
+    `keeps_pages`: pages of the catalogue that are kept have to fit the working memory, too; else
+    the owner accounts for them.
+    """
+
+    def __init__(
+        self, owner: Owner, codec: KeyCodec, fan_in: int | None = None, *, keeps_pages: bool = False
+    ) -> None:
         super().__init__(owner)
+        self._keeps_pages = keeps_pages
         self._codec = codec
         self._asked_fan_in = fan_in
         self.merge: Merge | None = None
+        self._inputs: list[np.void] = []  # the sealed segments that are being merged
+        self._opened: list[Segment] = []  # the same, if they are open
+        self._output: Segment | None = None
         self._tables: tuple[Table, Table] | None = None
         self._window: Window | None = None
-        self._outer: tuple[Task, Run, NDArray[np.int64]] | None = None
+        self._outer: tuple[Blocks, Run, NDArray[np.int64]] | None = None
         self._cache: dict[tuple[int, int], Run] = {}
         self._cached_bytes = 0
         self._merged: tuple[list[Run], list[Run]] | None = None
@@ -90,6 +110,7 @@ class Merger(Segments):
 
     def rest(self) -> None:
         """Give the working memory back."""
+        self._pages.forget()
         self._cache.clear()
         self._cached_bytes = 0
         self._outer = None
@@ -99,33 +120,37 @@ class Merger(Segments):
     def begin(self, part: int) -> None:
         """Start the next merge of a part."""
         assert self.merge is None
-        inputs = self._next_inputs(part)
-        all_of_them = len(inputs) == len(self.complete(part))
-        output = None if all_of_them else self._owner.ctx.clock.tick()
+        tick = self._owner.ctx.clock.tick
+        self._inputs = self._take_inputs(part)
+        numbers = [int(entry["dts"]) for entry in self._inputs]
+        groups = {int(entry["code_min"]) for entry in self._inputs}
+        output = tick() if len(self.parts[part]) else None
+        # one that is written is a group of its own, unless it takes the place of a group's members
+        group = groups.pop() if len(groups) == 1 else output or tick()
+        depth = 1 + max(int(entry["side"]) for entry in self._inputs)
         room = max(self._owner.working_bytes // 6, self.fan_in * self.block_bytes)
-        groups = {segment.group for segment in inputs}
-        group = groups.pop() if len(groups) == 1 else self._owner.ctx.clock.tick()
-        self.merge = Merge(part, [segment.number for segment in inputs], output, group, room)
-        self.unfinished = output
-        self._tables = self._window = self._merged = None
+        self.merge = Merge(part, numbers, output, depth, group, room)
+        if output is not None:
+            self._output = Segment(self._pages, output, group)
 
-    def _next_inputs(self, part: int) -> list[Segment]:
+    def _take_inputs(self, part: int) -> list[np.void]:
         """All segments of a part, or the smallest of those that may become one.
 
         These are segments that are groups of their own, or segments of one group: were a part of a
         group merged with others, what the rest of it has met could no longer be told.
         """
-        known = sorted(self.complete(part), key=lambda s: s.rows(LEFT) + s.rows(RIGHT))
+        known = self.parts[part]
         width = merge_width(len(known), self.fan_in)
-        if width == len(known):
-            return known
-        members: dict[int, list[Segment]] = {}
-        for segment in known:
-            members.setdefault(segment.group, []).append(segment)
-        alone = [found[0] for found in members.values() if len(found) == 1]
-        if len(alone) < 2:
-            alone = max(members.values(), key=len)
-        return alone[:width]
+        if width == len(known) or known.waiting >= 2:
+            whole = width == len(known)
+            found = known.pop(width)
+            self._hold(len(found))
+            if whole:
+                found, known.joined = found + known.joined, []
+            return found
+        by_size = sorted(known.joined, key=lambda entry: sum(rows_of(entry, s) for s in SIDES))
+        known.joined = by_size[width:]
+        return by_size[:width]
 
     def steps(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """The rest of the merge in progress; each step is to be drained before the next."""
@@ -134,7 +159,7 @@ class Merger(Segments):
             if window is None:
                 self._finish(at)
                 continue
-            for task in window.tasks[at.done :]:
+            for task in window.tasks:
                 yield self._run(at, task)
             self._close_window(at, window)
 
@@ -142,7 +167,7 @@ class Merger(Segments):
         if task.inner is None:
             self._copy(at, task)
         else:
-            yield from self._join(task)
+            yield from self._join(task, task.inner)
         at.done += 1
 
     def _open_window(self, at: Merge) -> Window | None:
@@ -151,48 +176,40 @@ class Merger(Segments):
             return self._window
         if at.after == TOP:
             return None
-        tables = self._open_tables(at)
+        tables = self._open_tables()
         low = BOTTOM if at.after is None else at.after + 1
         found = next_high(tables, low, at.room)
         if found is None:
             return None
-        self._window = Window(low, *found)
-        copying = at.output is not None
-        tasks = tasks_of(tables, self._window, self._codec, at.room, copying)
-        self._window.tasks = list(tasks)
+        high, single = found
+        copying = single and at.output is not None
+        tasks = tasks_of(tables, (low, high), self._codec, at.room, copying)
+        self._window = Window(low, high, single, islice(tasks, at.done, None))
         return self._window
 
-    def _join(self, task: Task) -> Iterator[pa.RecordBatch]:
-        window = self._window
-        assert self._tables is not None
-        assert window is not None
-        assert task.inner is not None
-        outer, groups = self._outer_run(task, window)
-        inner_side = 1 - task.side
-        table = self._tables[inner_side]
-        inner = _cut(self._read(table.entries[task.inner]), task.low, task.high)
+    def _join(self, task: Task, inner_block: np.void) -> Iterator[pa.RecordBatch]:
+        assert self._window is not None
+        outer, groups = self._outer_run(task, self._window)
+        inner = _cut(self._read(inner_block), task.low, task.high)
         if not len(inner) or not len(outer):
             return
         low, high = self._codec.candidates(inner.codes)
         span = outer.probe(low, high)
         if span is not None:
-            keep = _of_other_groups(groups, int(table.groups[task.inner]))
-            yield from self._owner._emitter.match(inner, outer, span, inner_side, keep)
+            keep = _of_other_groups(groups, task.inner_group)
+            yield from self._owner._emitter.match(inner, outer, span, 1 - task.side, keep)
 
     def _outer_run(self, task: Task, window: Window) -> tuple[Run, NDArray[np.int64]]:
         """The outer rows of a task in the window as one run, and the group of each."""
-        if self._outer is not None and self._outer[0].side == task.side and (
-            np.array_equal(self._outer[0].outer, task.outer)
-        ):  # fmt: skip
+        if self._outer is not None and self._outer[0] is task.outer:
             return self._outer[1:]
         self._outer = None
-        assert self._tables is not None
-        table = self._tables[task.side]
-        runs = [_cut(self._read(table.entries[i]), window.low, window.high) for i in task.outer]
+        blocks = task.outer
+        runs = [_cut(self._read(block), window.low, window.high) for block in blocks.entries]
         lengths = [len(run) for run in runs]
         codes = np.concatenate([run.codes for run in runs])
-        groups = np.repeat(table.groups[task.outer], lengths)[np.argsort(codes, kind="stable")]
-        self._outer = (task, merge_runs(runs), groups)
+        groups = np.repeat(blocks.groups, lengths)[np.argsort(codes, kind="stable")]
+        self._outer = (blocks, merge_runs(runs), groups)
         return self._outer[1:]
 
     # -- output -----------------------------------------------------------------------------
@@ -221,67 +238,82 @@ class Merger(Segments):
         return self._merged
 
     def _window_rows(self, side: int, low: int, high: int) -> list[Run]:
-        assert self._tables is not None
-        table = self._tables[side]
-        runs = [_cut(self._read(table.entries[i]), low, high) for i in table.within(low, high)]
-        runs = [run for run in runs if len(run)]
+        blocks = (b for entries, _ in self._open_tables()[side].within(low, high) for b in entries)
+        runs = [run for block in blocks if len(run := _cut(self._read(block), low, high))]
         return [merge_runs(runs)] if runs else []
 
     def _write(self, at: Merge, until: int) -> None:
         """Write what is merged, all of it up to the code `until`."""
-        assert at.output is not None
+        assert self._output is not None
         for side, runs in enumerate(self._merged_rows(at)):
             if runs:
-                self.add(at.part, side, merge_runs(runs), at.output, at.group)
+                self._append(at.part, side, merge_runs(runs), self._output)
         self._merged = ([], [])
         at.written = until
         self._owner._account()
 
     def _copy(self, at: Merge, task: Task) -> None:
         """Copy one block's rows of the window, which all have one code."""
-        assert self._tables is not None
         assert self._window is not None
-        assert at.output is not None
+        assert self._output is not None
         if at.after is not None and at.written != at.after:
             self._write(at, at.after)
-        block = self._tables[task.side].entries[int(task.outer[0])]
-        run = _cut(self._read(block), self._window.low, self._window.high)
+        run = _cut(self._read(task.outer.entries[0]), self._window.low, self._window.high)
         if len(run):
-            self.add(at.part, task.side, run, at.output, at.group)
+            self._append(at.part, task.side, run, self._output)
             self._owner._account()
 
     def _finish(self, at: Merge) -> None:
+        if at.after is not None and at.output is not None and at.written != at.after:
+            self._write(at, at.after)
         known = self.parts[at.part]
-        if at.output is None:
-            for segment in known:
-                if segment.number in at.inputs:
-                    segment.group = at.group
+        known.met -= pairs_met(self._inputs)
+        of_one_group = len({int(entry["code_min"]) for entry in self._inputs}) == 1
+        if self._output is None:
+            for entry in self._inputs:
+                entry["code_min"] = at.group
+            known.met += pairs_met(self._inputs)
+            known.joined += self._inputs
         else:
-            if at.after is not None and at.written != at.after:
-                self._write(at, at.after)
-            known[:] = [segment for segment in known if segment.number not in at.inputs]
-        self.merge = self.unfinished = None
-        self._tables = self._window = self._merged = None
-        self.rest()
-        self.count(at.part)
+            entry = self._seal(at.part, self._output, at.depth)
+            known.met += pairs_met([entry])
+            self._hold(-len(self._inputs))
+            if of_one_group:
+                known.joined.append(entry)
+                self._hold(1)
+            else:
+                known.push(self._pages, entry)
+        self._forget()
+        self._count(at.part)
         self._owner._account()
+
+    def _forget(self) -> None:
+        """The merge is over."""
+        for segment in self._opened:
+            segment.forget()
+        self._inputs, self._opened = [], []
+        self.merge = self._output = self._tables = self._window = self._merged = None
+        self.rest()
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _open_tables(self, at: Merge) -> tuple[Table, Table]:
+    def _open_tables(self) -> tuple[Table, Table]:
         if self._tables is None:
-            inputs = [s for s in self.parts[at.part] if s.number in at.inputs]
-            left, right = (table_of(inputs, side) for side in SIDES)
+            self._opened = [self.open(entry) for entry in self._inputs]
+            left, right = (table_of(self._opened, side) for side in SIDES)
             self._tables = (left, right)
+            self._owner._account()
         return self._tables
 
     def _read(self, block: np.void) -> Run:
         """A block's rows; the blocks used last stay in memory for the next window."""
-        key = (int(block["file"]), int(block["offset"]))
+        key = (int(block["side"]), int(block["offset"]))
         run = self._cache.pop(key, None)
         if run is None:
             self._cached_bytes += int(block["length"])
-            while self._cache and self._cached_bytes > self._owner.working_bytes // 3:
+            room = self._owner.working_bytes // 3
+            room -= self._pages.kept_bytes if self._keeps_pages else 0
+            while self._cache and self._cached_bytes > room:
                 self._cached_bytes -= self._cache.pop(next(iter(self._cache))).nbytes
             run = self._owner.ctx.store.read(block)
         self._cache[key] = run
@@ -289,20 +321,46 @@ class Merger(Segments):
 
     # -- state ------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "merge": None if self.merge is None else asdict(self.merge)}
+    def _oldest(self) -> int:
+        merging = [int(entry["dts"]) for entry in self._inputs]
+        return min([super()._oldest(), *merging, *([self._output.number] if self._output else [])])
 
-    def restore(self, facts: dict[str, Any], blocks: NDArray[np.void]) -> None:
+    def facts(self) -> dict[str, Any]:
+        rows = None if self._output is None else self._output.counts
+        merge = None if self.merge is None else asdict(self.merge)
+        return {**super().facts(), "merge": merge, "output_rows": rows}
+
+    def lists(self) -> Iterator[Entries]:
+        yield from super().lists()
+        yield np.array(self._inputs, dtype=BLOCK)
+        yield concatenated(self._output.tails() if self._output is not None else [])
+
+    def restore(self, facts: dict[str, Any], entries: Entries) -> Iterator[Entries]:
+        lists = super().restore(facts, entries)
+        self._inputs = list(next(lists).copy())
+        self._hold(len(self._inputs))
+        output = next(lists)
         if facts["merge"] is not None:
             self.merge = Merge(**facts["merge"])
-        super().restore(facts, blocks)
+            if self.merge.output is not None:
+                self._output = Segment(self._pages, self.merge.output, self.merge.group)
+                self._output.restore_tails(output)
+                self._output.counts = list(facts["output_rows"])
+        return lists
 
     def check(self) -> None:
         super().check()
-        if self.merge is not None:
-            assert self.merge.output == self.unfinished
-            numbers = {segment.number for segment in self.parts[self.merge.part]}
-            assert set(self.merge.inputs) <= numbers
+        assert (self.merge is None) == (not self._inputs)
+        assert (self._output is None) == (self.merge is None or self.merge.output is None)
+        for segment in (*self._opened, *([self._output] if self._output else [])):
+            segment.check()
+        for part, known in self.parts.items():
+            mine = self.merge is not None and self.merge.part == part
+            entries = [*self.sealed(part), *(self._inputs if mine else [])]
+            for side in SIDES:
+                assert sum(rows_of(entry, side) for entry in entries) == known.rows[side]
+            assert pairs_met(entries) == known.met
+            assert len({int(entry["dts"]) for entry in entries}) == len(entries)
 
 
 def merge_width(segments: int, fan_in: int) -> int:

@@ -39,7 +39,11 @@ class PartitionedJoin(XJoin):
             for number in numbers:
                 self.cells[number].rows[side] = 0
                 self.cells[number].flushed[side] = dts
+        self._flushed(numbers)
         self._account()
+
+    def _flushed(self, cells: NDArray[np.int64]) -> None:
+        """Called when all that these cells had in memory has been written."""
 
     def _leaving(self, side: int, chosen: Chosen) -> Iterator[Run]:
         """The rows of these cells in code order, in runs that fit the working memory."""

@@ -20,7 +20,7 @@ Kept: both phases, the blocking until memory is full, runs of both sides made to
 duplicate rule, band joins. Differs: ticks of the logical clock instead of time; batches instead of
 tuples; the two sides share the memory instead of having a half each; rows are sorted batch by
 batch and merged, rather than all at once; an input that re-opens leaves the merge where it is,
-for the next time both have ended. The catalogue of segments is held in memory.
+for the next time both have ended. What is known of segments is paged out to disk (`segments`).
 """
 
 import json
@@ -31,7 +31,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.blocks import BLOCK, FLUSHED, RESIDENT
+from dovetail.kernel.blocks import BLOCK, RESIDENT
+from dovetail.kernel.catalogue import Pages, fan_out_for
 from dovetail.kernel.matching import PairFilter
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
@@ -41,6 +42,7 @@ from dovetail.twoway.merging import Merger
 from dovetail.twoway.partitioned import in_order
 
 _ALL = 0  # the one part of the merger
+_LISTS = 8  # of segments, and of the blocks of those that are merged, at a time
 
 
 class ProgressiveMergeJoin(TwoWayJoin):
@@ -48,11 +50,18 @@ class ProgressiveMergeJoin(TwoWayJoin):
 
     name: ClassVar[str] = "pmj"
     joins_bands: ClassVar[bool] = True
+    page_entries: ClassVar[int | None] = None  #: in a page of the catalogue; None: by the budget
 
     def __init__(
         self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
     ) -> None:
-        self.merger = Merger(self, spec.codec)
+        fan_out = (
+            self.page_entries or fan_out_for(context.budget.total_bytes, _LISTS)
+            if snapshot is None
+            else snapshot.meta["page_entries"]
+        )
+        self._pages = Pages(context.store, fan_out)
+        self.merger = Merger(self, spec.codec, keeps_pages=True)
         self._catalogue = Reservation(context.budget, "catalogue")
         self.joined_tick = 0
         self.newest = [0, 0]  # tick of the last arrival in memory
@@ -118,7 +127,7 @@ class ProgressiveMergeJoin(TwoWayJoin):
             newer = [run.filter(run.ats > self.joined_tick) for run in runs]
             self._write(side, newer, self.ctx.clock.tick())
         self._rows_held.shrink(self._rows_held.nbytes)
-        self.merger.count(_ALL)
+        self.merger.settle(_ALL)
         self._account()
         return True
 
@@ -134,11 +143,15 @@ class ProgressiveMergeJoin(TwoWayJoin):
         for run in runs:
             run.arrange()
         for part in in_order(runs, step):
-            self.ctx.counters.flushed_bytes += self.merger.add(_ALL, side, part, number, number)
+            self.ctx.counters.flushed_bytes += self.merger.add(_ALL, side, part, number)
         self.ctx.counters.flushed_rows += rows
 
     def _account(self) -> None:
-        excess = self.merger.nbytes - self._catalogue.nbytes
+        """Bring the reservation of the catalogue in line with what it holds.
+
+        Pages are looked at while merging only, and kept in the working memory.
+        """
+        excess = self._pages.tail_bytes - self._catalogue.nbytes
         if excess > 0:
             self._grow(self._catalogue, excess, "the catalogue of blocks")
         else:
@@ -188,32 +201,37 @@ class ProgressiveMergeJoin(TwoWayJoin):
     # -- state ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
+        self.merger.release()
         resident = self._persist_memory()
         meta = {
             "tick": self.ctx.clock.now,
             "joined_tick": self.joined_tick,
             "newest": self.newest,
             "merging": self.merger.facts(),
+            "page_entries": self._pages.fan_out,
+            "logs": self.ctx.store.log_facts(),
         }
-        blocks = np.concatenate([np.array(resident, dtype=BLOCK), *self.merger.blocks()])
-        return Snapshot(json.loads(json.dumps(meta)), blocks)
+        blocks = np.concatenate([np.array(resident, dtype=BLOCK), *self.merger.lists()])
+        files = tuple(self.ctx.store.log_files)
+        return Snapshot(json.loads(json.dumps(meta)), blocks, files)
 
     def _restore(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
         self.ctx.clock.now = meta["tick"]
         self.joined_tick = meta["joined_tick"]
         self.newest = list(meta["newest"])
-        kinds = snapshot.blocks["kind"]
-        self.merger.restore(meta["merging"], snapshot.blocks[kinds == FLUSHED])
-        self._catalogue.grow(self.merger.nbytes)
-        for block in snapshot.blocks[kinds == RESIDENT]:
+        self.ctx.store.restore_logs(meta["logs"])
+        resident = snapshot.blocks["kind"] == RESIDENT
+        self.merger.restore(meta["merging"], snapshot.blocks[~resident])
+        self._catalogue.grow(self._pages.tail_bytes)
+        for block in snapshot.blocks[resident]:
             self.memory[int(block["side"])].runs.append(self.ctx.store.read(block))
         self._settle()
 
     def check(self) -> None:
         super().check()
         self.merger.check()
-        assert self._catalogue.nbytes >= self.merger.nbytes
+        assert self._catalogue.nbytes >= self._pages.tail_bytes
         for side in SIDES:
             for run in self.memory[side].runs:
                 assert int(run.ats.max()) <= self.newest[side]

@@ -51,7 +51,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
-from dovetail.kernel.catalogue import Catalogue, Entries, Pages
+from dovetail.kernel.catalogue import Catalogue, Entries, Pages, fan_out_for, split_tails
 from dovetail.kernel.keys import Codes, spread
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
@@ -61,8 +61,6 @@ from dovetail.twoway.cells import Cell, Cleaning, arrived_after, not_yet_joined
 
 _LEAST_BLOCK_BYTES = 64 << 10
 _MAX_GROUP = 1 << 14  # outer blocks in one group; their numbers are 16 bits wide
-_CATALOGUE_SHARE = 1 / 32  # of the budget, for the entries that are not in pages yet
-_FAN_OUTS = (4, 16)  # entries in a page: the fewest, and what is enough
 
 
 @dataclass
@@ -82,13 +80,17 @@ class XJoin(TwoWayJoin):
 
     name: ClassVar[str] = "xjoin"
     page_entries: ClassVar[int | None] = None  #: in a page of the catalogue; None: by the budget
+    #: a power of two, each a cell of its own; None: by the budget, for blocks that suit a disk
+    partition_count: ClassVar[int | None] = None
 
     def __init__(
         self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
     ) -> None:
         if snapshot is None:
-            partitions, cells = _partition_counts(context.budget.total_bytes)
-            fan_out = self.page_entries or _fan_out(context.budget.total_bytes, cells)
+            partitions, cells = self._count_partitions(context.budget.total_bytes)
+            fan_out = self.page_entries or fan_out_for(
+                context.budget.total_bytes, len(SIDES) * cells
+            )
         else:
             partitions, cells = snapshot.meta["partitions"], len(snapshot.meta["cells"])
             fan_out = snapshot.meta["page_entries"]
@@ -100,6 +102,22 @@ class XJoin(TwoWayJoin):
         self._cleaning: Cleaning | None = None
         self._outer: OuterGroup | None = None
         super().__init__(spec, context, snapshot)
+
+    @classmethod
+    def _count_partitions(cls, total_bytes: int | None) -> tuple[int, int]:
+        """How many partitions, and how many cells in all: powers of two.
+
+        Enough partitions that a flush gives up no more than it must, and enough cells that a cell's
+        disk part is read in few passes; but no blocks smaller than `_LEAST_BLOCK_BYTES`.
+        """
+        if cls.partition_count is not None:
+            return cls.partition_count, cls.partition_count
+        if total_bytes is None:
+            return 16, 16
+        partitions = 1 << max(2, min((total_bytes // (512 << 10)).bit_length(), 5))
+        flushed_bytes = total_bytes // (4 * partitions)  # about half the budget holds rows
+        cells_each = 1 << max(0, min((flushed_bytes // _LEAST_BLOCK_BYTES).bit_length() - 1, 3))
+        return partitions, partitions * cells_each
 
     @property
     def _block_bytes(self) -> int:  # needed already while restoring, if that has to flush
@@ -322,9 +340,7 @@ class XJoin(TwoWayJoin):
         if meta["cleaning"] is not None:
             self._cleaning = Cleaning(**meta["cleaning"])
         paged = snapshot.blocks[snapshot.blocks["kind"] >= LOGGED]
-        lists = [paged[name] for name in ("part", "side", "kind")]
-        starts = np.flatnonzero(np.any([np.diff(x, prepend=-1) != 0 for x in lists], axis=0))
-        for tail in np.split(paged, starts[1:]) if len(paged) else []:
+        for tail in split_tails(paged, "part", "side"):
             self.cells[int(tail[0]["part"])].restore_tail(tail)
         self._catalogue.grow(self._pages.nbytes)
         for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
@@ -373,26 +389,3 @@ def _merge_group(runs: list[Run]) -> tuple[Run, NDArray[np.int16]]:
     codes = np.concatenate([run.codes for run in runs])
     origin = np.repeat(np.arange(len(runs), dtype=np.int16), [len(run) for run in runs])
     return merge_runs(runs), origin[np.argsort(codes, kind="stable")]
-
-
-def _partition_counts(total_bytes: int | None) -> tuple[int, int]:
-    """How many partitions, and how many cells in all: powers of two.
-
-    Enough partitions that a flush gives up no more than it must, and enough cells that a cell's
-    disk part is read in few passes; but no blocks smaller than `_LEAST_BLOCK_BYTES`.
-    """
-    if total_bytes is None:
-        return 16, 16
-    partitions = 1 << max(2, min((total_bytes // (512 << 10)).bit_length(), 5))
-    flushed_bytes = total_bytes // (4 * partitions)  # about half the budget holds rows
-    cells_each = 1 << max(0, min((flushed_bytes // _LEAST_BLOCK_BYTES).bit_length() - 1, 3))
-    return partitions, partitions * cells_each
-
-
-def _fan_out(total_bytes: int | None, cells: int) -> int:
-    """How many entries make a page of the catalogue: a power of two."""
-    fewest, enough = _FAN_OUTS
-    if total_bytes is None:
-        return enough
-    share = int(total_bytes * _CATALOGUE_SHARE) // (BLOCK.itemsize * len(SIDES) * cells)
-    return max(fewest, min(1 << share.bit_length() >> 1, enough))

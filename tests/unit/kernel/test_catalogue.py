@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.errors import StateCorruptError
 from dovetail.kernel.blocks import BLOCK, LOGGED, BlockStore
-from dovetail.kernel.catalogue import Catalogue, Pages
+from dovetail.kernel.catalogue import Catalogue, Pages, split_tails
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -107,3 +107,35 @@ def test_page_when_damaged_then_names_the_file(store: BlockStore) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(StateCorruptError, match=path.name):
         list(catalogue.entries(0, 9))
+
+
+@pytest.mark.parametrize("fan_out", [2, 3, 16])
+def test_ending_below_when_a_list_is_in_code_order_then_counts_as_a_scan_does(
+    store: BlockStore, fan_out: int
+) -> None:
+    catalogue = Catalogue(Pages(store, fan_out))
+    assert catalogue.ending_below(3) == 0
+    ends = np.sort(np.random.default_rng(fan_out).integers(0, 60, 100)).tolist()
+    for number, end in enumerate(ends):
+        made = entry(number)
+        made["code_max"] = end
+        catalogue.append(made)
+        for code in (-1, 0, end - 1, end, end + 1, 60):
+            expected = sum(known < code for known in ends[: number + 1])
+            assert catalogue.ending_below(code) == expected, (ends[: number + 1], code)
+
+
+def test_split_tails_when_lists_lie_one_behind_another_then_finds_each_level(
+    store: BlockStore,
+) -> None:
+    pages, tails = Pages(store, 2), []
+    for side, count in enumerate([5, 1, 8]):
+        catalogue = Catalogue(pages)
+        for number in range(count):
+            made = entry(number)
+            made["side"] = side
+            catalogue.append(made)
+        tails += catalogue.tails
+    found = split_tails(np.concatenate(tails), "side")
+    assert [tail.tolist() for tail in found] == [tail.tolist() for tail in tails]
+    assert split_tails(np.zeros(0, dtype=BLOCK), "side") == []

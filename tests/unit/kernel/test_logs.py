@@ -137,3 +137,31 @@ def test_append_when_the_file_exists_then_never_overwrites_it(line: Line) -> Non
     with pytest.raises(StorageError, match=r"a-x\.log"):
         other.append("a", b"two")
     assert line.read(0, 3) == b"one"
+
+
+def test_log_when_released_up_to_an_address_then_names_only_files_that_reach_beyond_it(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MERGE_BYTES", 1)  # every attempt has a file of its own
+    for number in range(6):
+        line.attempt(b"x" * 10 * (number + 1))
+    files = line.log.files
+    line.log.release(line.wanted[2][0] + 1)
+    assert line.log.files == files[2:], "the third file has bytes that are still wanted"
+    del line.wanted[:2]
+    line.restore()
+    line.check()
+    line.log.release(line.log.length)
+    assert line.log.files == []
+    line.wanted.clear()
+    line.attempt(b"more")
+    line.restore()
+    line.check()
+    assert len(line.log.files) == 1
+
+
+def test_log_when_released_while_it_is_written_then_keeps_the_file_that_is_open(line: Line) -> None:
+    line.log.append("a", b"one")
+    line.log.release(line.log.length)
+    address = line.log.append("a", b"two")
+    assert line.read(address, 3) == b"two"

@@ -278,7 +278,7 @@ def test_flush_when_a_region_is_short_then_goes_on_with_the_next_least_benefit(
     bench.flush(LEFT)
     regions = bench.operator.regions[LEFT]
     regions.set_upper(bench.memory_keys(LEFT)[-2])  # two rows, half a block
-    bench.operator._count_regions(LEFT)
+    bench.operator.flushing[LEFT].count()
     regions.joins = [1, 1000, 0]
     before = bench.memory_keys(LEFT)
     bench.flush(LEFT)
@@ -318,7 +318,7 @@ def test_flush_when_needed_twice_for_one_batch_then_both_know_the_joins(benches:
     for regions in bench.operator.regions:
         regions.set_bounds(150, 450)
     for side in SIDES:
-        bench.operator._count_regions(side)
+        bench.operator.flushing[side].count()
     bench.operator.regions[LEFT].joins = [50, 0, 900]  # nothing joins in the middle
     flushed = bench.operator.ctx.counters.blocks_written
     while bench.operator.ctx.counters.blocks_written < flushed + 3:
@@ -461,9 +461,11 @@ def test_cleanup_when_left_after_every_block_then_every_pair_comes_once(
 ) -> None:
     bench = benches(spec=spec, options=options)
     scattered(bench, seed=5, flushes=12)
-    for _ in range(4):
-        bench.poll(1)  # part of the rectangle is done already, and a chunk is open
     rectangle = bench.operator.joins.rectangle
+    for _ in range(20):  # until part of the rectangle is done already, and a chunk is open
+        bench.poll(1)
+        if rectangle.current_inner and min(rectangle.joined):
+            break
     assert rectangle.current_inner, "no chunk is open"
     assert bench.clean_up(fuel=1, restored=restored) > 5
     bench.assert_complete()
@@ -641,4 +643,16 @@ def test_block_size_when_not_given_then_suits_the_budget(tmp_path: Path, budget:
     operator = Diner(SPEC, Context(Budget(budget), BlockStore(tmp_path, SPEC.schemas, "one")))
     assert operator.block_bytes <= operator.working_bytes // 6
     assert operator.block_bytes <= max(10 << 10, budget // 200)
-    assert operator._slice_bytes <= operator.block_bytes
+    assert operator._slice_bytes <= operator.working_bytes // 8
+
+
+def test_flush_when_an_arrival_needs_more_than_a_block_then_takes_that_at_once(
+    benches: Benches,
+) -> None:
+    bench = benches(budget=4 << 20, options=DinerOptions())
+    for start in range(0, 105_000, 3_500):
+        bench.arrive(LEFT, *range(start, start + 3_500))
+    sizes = bench.operator.joins.blocks[LEFT].entries["rows"] * ROW_BYTES
+    assert len(sizes) > 2
+    assert np.median(sizes) > 2 * bench.operator.block_bytes
+    assert sizes.max() <= bench.operator.working_bytes // 6

@@ -144,7 +144,7 @@ def test_merge_when_written_then_gives_the_catalogue_back_and_keeps_every_row(
             for block in segment.blocks[side]:
                 ids += operator.ctx.store.read(block).rows[name].to_pylist()
         assert sorted(ids) == list(range(len(bench.keys[side])))
-    assert operator.ctx.budget.components["catalogue"] == operator.merger.nbytes
+    assert operator.ctx.budget.components["catalogue"] == operator._pages.tail_bytes
 
 
 def test_merge_when_inputs_re_open_midway_then_goes_on_when_they_have_ended_again(

@@ -1,6 +1,6 @@
 """The whole process, as the operating system sees it, keeps to the budget.
 
-A child process joins an input of twenty times the budget, never having more of it at hand than one
+A child process joins an input of many times the budget, never having more of it at hand than one
 batch; or it looks a stream up in a staged table of that size. Its resident size, anonymous and
 mapped pages together, must not grow by more than the budget and the stated fixed overhead. The peak
 is the kernel's own (`VmHWM`, reset after the warm-up) where it can be had, and sampled by a thread
@@ -41,6 +41,8 @@ SCHEMAS = tuple(
     for name in ("left", "right")
 )  # fmt: skip
 SPEC = TwoWaySpec(*SCHEMAS, ("k",), ("k",))
+BAND = 1
+BAND_SPEC = TwoWaySpec(*SCHEMAS, ("k",), ("k",), BAND)
 ROW_BYTES = 8 + 8 + 8 + 4 + STRING_BYTES
 STRIDE = 2_654_435_761
 LOOKUP = SemiStreamSpec(
@@ -64,9 +66,11 @@ TABLE_ROW_BYTES = 8 + 8 + 4 + TEXT_BYTES  # the code among them
         ("diner", 8, 20, "spread"),
         ("diner", 32, 20, "spread"),
         ("diner", 32, 5, "one on the left"),
+        ("diner", 8, 10, "a band"),
         ("hmj", 8, 20, "spread"),
         ("rpj", 8, 20, "spread"),
         ("pmj", 8, 20, "spread"),
+        ("pmj", 8, 5, "a band"),
         ("dphj", 8, 20, "spread"),
     ],
 )
@@ -185,12 +189,14 @@ class Source:
     Both sides go through the residues of a prime in an order of their own, so that partners come
     far apart in time. Only multiples of eight keep their value on the right side: an eighth of its
     rows find a partner, and each of them one. Or all of the left side has one key, and no row of
-    the right side has it: memory fills up with a single partition that cannot be split.
+    the right side has it: memory fills up with a single partition that cannot be split. In a band
+    join, the neighbours of such a value are its partners as well.
     """
 
-    def __init__(self, rows: int, one_key: bool) -> None:
+    def __init__(self, rows: int, one_key: bool, band: int = 0) -> None:
         self.rows = rows
         self._one_key = one_key
+        self._band = band
         self._prime = _prime_above(rows)
         self._rng = np.random.default_rng(0)
         self._numbers = np.zeros(0)
@@ -217,8 +223,10 @@ class Source:
         matches = 0
         for start in range(0, self.rows, 1_000_000):
             keys = self._keys(1, start, min(1_000_000, self.rows - start))
-            partners = keys[keys >= 0] * inverse % self._prime
-            matches += int((partners < self.rows).sum())
+            for distance in range(-self._band, self._band + 1):
+                near = keys[keys >= 0] + distance
+                near = near[(near >= 0) & (near < self._prime)]
+                matches += int((near * inverse % self._prime < self.rows).sum())
         return matches
 
     def _keys(self, side: int, start: int, rows: int) -> np.ndarray:
@@ -227,6 +235,10 @@ class Source:
         if side == 0:
             return np.full(rows, -1) if self._one_key else key
         return np.where(key % 8 == 0, key, -2 - key)
+
+
+def source_of(rows: int, keys: str) -> Source:
+    return Source(rows, keys == "one on the left", BAND if keys == "a band" else 0)
 
 
 def _prime_above(number: int) -> int:
@@ -280,16 +292,17 @@ class Join:
             store.begin(f"life{self.lives}", self.operator.ctx.counters)
 
 
-def drive(budget: int, input_bytes: int, algorithm: str, *, one_key: bool) -> dict[str, Any]:
+def drive(budget: int, input_bytes: int, algorithm: str, keys: str) -> dict[str, Any]:
     """Push, poll, save now and then, finish, clean up."""
-    source = Source(-(-input_bytes // ROW_BYTES // 2), one_key)
+    source = source_of(-(-input_bytes // ROW_BYTES // 2), keys)
+    spec = BAND_SPEC if keys == "a band" else SPEC
     batch_rows = max(500, min(budget // 20 // ROW_BYTES, 100_000))
     with tempfile.TemporaryDirectory() as directory:
         join = Join(
             Path(directory),
             budget,
-            SPEC.schemas,
-            lambda context, snapshot: make(algorithm, SPEC, context, snapshot),
+            spec.schemas,
+            lambda context, snapshot: make(algorithm, spec, context, snapshot),
         )
         started = time.perf_counter()
         for number, start in enumerate(range(0, source.rows, batch_rows)):
@@ -386,17 +399,17 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
         return child_of_lookup(settings)
     budget = int(settings["budget"])
     times = int(settings.get("times", 20))
-    one_key = settings.get("keys") == "one on the left"
+    keys = settings.get("keys", "spread")
     if settings.get("allocator") != "default":  # to see what difference it makes, by hand
         use_frugal_allocator()
     algorithm = settings.get("algorithm", "xjoin")
     # loads code, and lets pools reach their working size
-    drive(1 << 20, 8 * MB, algorithm, one_key=one_key)
+    drive(1 << 20, 8 * MB, algorithm, keys)
     gc.collect()
     resident = Resident()
     baseline = resident.now()
     with resident:
-        measured = drive(budget, times * budget, algorithm, one_key=one_key)
+        measured = drive(budget, times * budget, algorithm, keys)
     rows = measured["rows"] // 2
     return measured | {
         "budget": budget,
@@ -404,7 +417,7 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
         "growth": resident.peak - baseline,
         "over_budget": resident.peak - baseline - budget,
         "allowed_over": FIXED_OVERHEAD_BYTES,
-        "rows_expected": Source(rows, one_key).expected(),
+        "rows_expected": source_of(rows, keys).expected(),
     }
 
 

@@ -10,13 +10,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+
+import dovetail
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 FOLDER = Path(__file__).parent
 SIDES = ("left", "right")
+#: Every two-way join that spills; a number is the width of a band.
+ALGORITHMS = ("xjoin", "diner", "diner-within-1", "hmj", "rpj", "pmj", "pmj-within-1", "dphj")
 
 
 def make_rows(side: str, rng: np.random.Generator, rows: int, domain: int, first: int) -> pa.Table:
@@ -36,10 +41,15 @@ def multiset(table: pa.Table) -> Counter[str]:
     return Counter(repr(row) for row in zip(*columns, strict=True))
 
 
-def expected_join(left: pa.Table, right: pa.Table) -> pa.Table:
-    """The oracle: Arrow's own join."""
-    joined = left.join(right, "k", join_type="inner")
-    return joined.select(["k", "left_id", "left_text", "right_id", "right_text"])
+def expected_join(left: pa.Table, right: pa.Table, algorithm: str = "") -> pa.Table:
+    """The oracle: Arrow's own join; of a band, one for each distance, with the left side's key."""
+    width = int(algorithm.partition("-within-")[2] or 0)
+    joined = []
+    for distance in range(-width, width + 1):
+        moved = right.set_column(0, "k", pc.add(right["k"], distance))
+        joined.append(left.join(moved, "k", join_type="inner"))
+    names = ["k", "left_id", "left_text", "right_id", "right_text"]
+    return pa.concat_tables(joined).select(names)
 
 
 def assert_same(found: Counter[str], wanted: Counter[str], about: str) -> None:
@@ -91,14 +101,22 @@ class Job:
     def log_tail(self) -> str:
         return (self.root / "log").read_text(errors="replace")[-4000:]
 
-    def expected(self) -> Counter[str]:
+    def check(
+        self, about: str, algorithms: tuple[str, ...] = ("auto",), *, spills: bool = True
+    ) -> None:
+        """What the runner read back from the sink equals the oracle, for each of the joins."""
         left, right = (read_folder(self.root / side) for side in SIDES)
-        return multiset(expected_join(left, right))
-
-    def check(self, about: str) -> None:
-        """What the runner read back from the sink equals the oracle."""
-        found = multiset(pq.read_table(self.root / "result.parquet"))
-        assert_same(found, self.expected(), about)
+        table = pq.read_table(self.root / "result.parquet")
+        for number, name in enumerate(algorithms):
+            found = table
+            if len(algorithms) > 1:
+                found = table.filter(pc.equal(table["by"], name)).drop_columns(["by"])
+            wanted = multiset(expected_join(left, right, name))
+            assert_same(multiset(found), wanted, f"{name}: {about}")
+            folder = self.root / (f"state-{name}" if number else "state")
+            told = dovetail.progress(folder)
+            assert told.pending_rows == 0, f"{name}: {about}"
+            assert told.spilled_bytes > 0 or not spills, f"{name} spilled nothing: {about}"
 
 
 @pytest.fixture
@@ -135,6 +153,7 @@ class Tools:
     kill_group = staticmethod(kill_group)
     job_at = staticmethod(Job)
     sides = SIDES
+    algorithms = ALGORITHMS
     folder = FOLDER
 
 

@@ -1,11 +1,21 @@
 """Drives `StreamingTask` without Spark: one partition, any batch, any attempt.
 
-Run as a script, it is one of two processes that work on the same partition at once: for every line
-`batch seed` on standard input it runs the batch with the rows in an order of its own and answers
-with a checksum of what it emitted.
+As a script:
+
+    protocol.py race ROOT SEED ORDER           one of two processes that work on the same partition
+                                               at once: for every number of a batch on standard
+                                               input it runs the batch, with the rows in an order of
+                                               its own, and answers with a checksum of its output
+    protocol.py die ROOT SEED ALGORITHM KILLS  go through batches in workers that are killed one
+                                               after the other, until KILLS have been
 """
 
+import itertools
+import os
+import pickle
+import signal
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dovetail.spark.layout import CLOCK, UnionLayout, union_layout
+from dovetail.spark.state import prepare
 from dovetail.spark.step import StreamingTask
 from dovetail.specs import (
     CURRENT,
@@ -42,7 +53,12 @@ class Partition:
     """One partition of a join, and what was put into it."""
 
     def __init__(self, root: Path, memory: str | None = "70KB", algorithm: str = "xjoin") -> None:
-        options = JoinOptions("k", memory=memory, state=root, algorithm=algorithm, slice_ms=1)
+        """A name of an algorithm may be followed by `-within-` and the width of a band."""
+        name, _, width = algorithm.partition("-within-")
+        options = JoinOptions(
+            "k", int(width) if width else None, memory=memory, state=root, algorithm=name,
+            slice_ms=1,
+        )  # fmt: skip
         left, right = schema_of("left"), schema_of("right")
         self.spec: JobSpec = join_spec(left, right, options, 1)
         self.layout: UnionLayout = union_layout(from_arrow_schema(left), from_arrow_schema(right))
@@ -141,8 +157,67 @@ def checksum(rows: Counter[str]) -> int:
     return zlib.crc32("\n".join(sorted(rows.elements())).encode())
 
 
-if __name__ == "__main__":
-    partition, seed, order = Partition(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+class Mortals:
+    """Workers that go through the batches of one partition, each until it is killed.
+
+    What a batch emitted goes to a file, as a sink would have it: whole, or it is run again. A
+    worker is a fork of this process, which has imported all and started no thread: so it lives
+    within milliseconds.
+    """
+
+    def __init__(self, root: Path, seed: int, algorithm: str) -> None:
+        self.root = root
+        self.seed = seed
+        self.rng = np.random.default_rng(seed)
+        self.partition = Partition(root / "state", algorithm=algorithm)
+        self.sink = root / "sink"
+        self.sink.mkdir()
+        prepare(root / "state", 1)
+
+    def written(self) -> int:
+        return sum(path.suffix == ".rows" for path in self.sink.iterdir())
+
+    def live(self, order: int) -> None:
+        """Run batch after batch, beginning with the first whose output is not in the sink."""
+        for batch in itertools.count(self.written()):
+            rows = self.partition.run(batch, rows_of(batch, self.seed), order, keep=True)
+            path = self.sink / f"{batch:04d}.tmp"
+            path.write_bytes(pickle.dumps(rows))
+            path.rename(path.with_suffix(".rows"))
+
+    def kill_one(self, order: int) -> None:
+        """A worker dies at a moment of its first, second or third batch."""
+        done = self.written()
+        last = done + int(self.rng.integers(0, 3))
+        worker = os.fork()
+        if not worker:
+            try:
+                self.live(order)
+            finally:
+                os._exit(1)
+        while last > done and not (self.sink / f"{last - 1:04d}.rows").exists():
+            if os.waitpid(worker, os.WNOHANG)[0]:
+                sys.exit("a worker failed; what it said is above")
+            time.sleep(0.005)
+        time.sleep(float(self.rng.uniform(0, 0.06)))
+        os.kill(worker, signal.SIGKILL)
+        _, status = os.waitpid(worker, 0)
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+            sys.exit("a worker failed; what it said is above")
+
+
+def main(mode: str, root: Path, seed: int, *more: str) -> None:
+    if mode == "die":
+        mortals = Mortals(root, seed, more[0])
+        for order in range(int(more[1])):
+            mortals.kill_one(order)
+        return
+    partition = Partition(root)
     for line in sys.stdin:
         number = int(line)
-        print(checksum(partition.run(number, rows_of(number, seed), order, keep=True)), flush=True)
+        rows = partition.run(number, rows_of(number, seed), int(more[0]), keep=True)
+        print(checksum(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -3,19 +3,26 @@
     runner.py once ROOT [setting=value ...]    run the query until it ends, then read the sink
     runner.py faults ROOT [setting=value ...]  a run for every fault point, with new files each time
     runner.py cluster ROOT [setting=value ...] `once` in ROOT/killed, then in ROOT/slow, where the
-                                               first attempts of tasks dawdle
+                                               first attempts of tasks dawdle; there only by the
+                                               first algorithm
 
 Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
 ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: job (join, or enrich: the
 right side is a table), algorithm, refresh (look whether the table has changed, then run), shed (a
 strategy; a third of the rows are left out, and go to ROOT/shed), master, memory, partitions,
 slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
+
+An algorithm is a name, or `name-within-width` for a band join. Several of them, with commas in
+between, make one query of as many joins of the same inputs; a column `by` tells their rows apart.
+The first has the partitions asked for and ROOT/state, the others one and ROOT/state-<algorithm>.
+With `faults` each has a query of its own, in ROOT/<algorithm>, and they take turns at the points.
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQueryException
 
@@ -46,7 +54,7 @@ class Runner:
 
     def __init__(self, settings: dict[str, str]) -> None:
         self.job = settings.pop("job", "join")
-        self.algorithm = settings.pop("algorithm", "auto")
+        self.algorithms = settings.pop("algorithm", "auto").split(",")
         self.refresh = bool(settings.pop("refresh", ""))
         self.shed = settings.pop("shed", None)
         self.memory = settings.pop("memory", "200KB")
@@ -70,32 +78,45 @@ class Runner:
         reader = self.spark.readStream.schema(from_arrow_schema(pa.schema(columns)))
         return reader.option("maxFilesPerTrigger", 1).parquet(str(root / side))
 
-    def run(self, root: Path, *, slow: bool = False) -> None:
-        call, right = dovetail.join, self.stream(root, "right")
-        more: dict[str, Any] = {}
-        if self.shed is not None:
-            more = {"shed": Shedding(self.shed, rates=Rates(3, 2)), "shed_to": root / "shed"}
-        if self.job == "enrich":
-            call, right = dovetail.enrich, str(root / "right")
-            if self.refresh:
-                dovetail.refresh(root / "state")
-        joined = call(
-            self.stream(root, "left"),
-            right,
-            on="k",
-            memory=self.memory,
-            partitions=self.partitions,
-            state=root / "state",
-            slice_ms=self.slice_ms,
-            algorithm=self.algorithm,
-            **more,
-        )
+    def run(self, root: Path, algorithms: list[str], *, slow: bool = False) -> None:
+        if len(algorithms) == 1:
+            joined = self.joined(root, algorithms[0])
+        else:
+            others = [self.joined(root, name, beside=True) for name in algorithms[1:]]
+            parts = zip(algorithms, [self.joined(root, algorithms[0]), *others], strict=True)
+            joined = reduce(
+                DataFrame.union, (part.withColumn("by", F.lit(name)) for name, part in parts)
+            )
         if slow:
             (root / "attempts").mkdir(exist_ok=True)
             joined = joined.mapInArrow(dawdle(root / "attempts"), joined.schema)
         writer = joined.writeStream.format("parquet").option("path", str(root / "out"))
         writer = writer.option("checkpointLocation", str(root / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
+
+    def joined(self, root: Path, algorithm: str, *, beside: bool = False) -> DataFrame:
+        """One join of the inputs; one beside others has a single partition, as large as theirs."""
+        call, right = dovetail.join, self.stream(root, "right")
+        name, _, width = algorithm.partition("-within-")
+        more: dict[str, Any] = {"within": int(width)} if width else {}
+        if self.shed is not None:
+            more = {"shed": Shedding(self.shed, rates=Rates(3, 2)), "shed_to": root / "shed"}
+        if self.job == "enrich":
+            call, right = dovetail.enrich, str(root / "right")
+            if self.refresh:
+                dovetail.refresh(root / "state")
+        kilobytes = int(self.memory.removesuffix("KB"))
+        return call(
+            self.stream(root, "left"),
+            right,
+            on="k",
+            memory=f"{kilobytes // self.partitions if beside else kilobytes}KB",
+            partitions=1 if beside else self.partitions,
+            state=root / (f"state-{algorithm}" if beside else "state"),
+            slice_ms=self.slice_ms,
+            algorithm=name,
+            **more,
+        )
 
     def read_sink(self, root: Path, path: Path) -> None:
         """What the sink holds by its own log; the file appears whole or not at all."""
@@ -109,29 +130,35 @@ class Runner:
         report = {}
         (root / "results").mkdir()
         for number, point in enumerate(self.points):
-            for side in ("left", "right"):
-                folder = root / side
-                folder.mkdir(exist_ok=True)
-                source = root / "pool" / side / f"{number:04d}.parquet"
-                if source.exists():  # a table is there from the start
-                    source.rename(folder / source.name)
+            algorithm = self.algorithms[number % len(self.algorithms)]
+            home = root if len(self.algorithms) == 1 else root / algorithm
+            self.add_files(home, number // len(self.algorithms))
             armed = root / "armed" / point
             armed.touch()
             failures = []
             for _ in range(3):
                 try:
-                    self.run(root)
+                    self.run(home, [algorithm])
                     break
                 except StreamingQueryException as error:
                     failures.append(str(error)[:2000])
             armed.unlink(missing_ok=True)
-            self.read_sink(root, root / "results" / f"{point}.parquet")
+            self.read_sink(home, root / "results" / f"{point}.parquet")
             report[point] = {
                 "fired": armed.with_suffix(".fired").exists(),
                 "failures": failures,
-                "spilled": dovetail.progress(root / "state").spilled_bytes,
+                "spilled": dovetail.progress(home / "state").spilled_bytes,
             }
         (root / "report.json").write_text(json.dumps(report))
+
+    def add_files(self, home: Path, number: int) -> None:
+        """The next file of each side comes out of the pool."""
+        for side in ("left", "right"):
+            folder = home / side
+            folder.mkdir(exist_ok=True)
+            source = home / "pool" / side / f"{number:04d}.parquet"
+            if source.exists():  # a table is there from the start
+                source.rename(folder / source.name)
 
 
 def dawdle(folder: Path) -> Callable[[Batches], Batches]:
@@ -158,7 +185,8 @@ def main() -> None:
     if mode == "faults":
         runner.faults(root)
     for folder in {"once": [root], "cluster": [root / "killed", root / "slow"]}.get(mode, []):
-        runner.run(folder, slow=folder.name == "slow")
+        slow = folder.name == "slow"
+        runner.run(folder, runner.algorithms[: 1 if slow else None], slow=slow)
         runner.read_sink(folder, folder / "result.parquet")
     print(f"done after {time.time() - began:.1f} s", flush=True)
 

@@ -119,14 +119,16 @@ class Hunt:
 def test_output_when_driver_is_killed_again_and_again_then_equals_the_oracle(
     job: Any, tools: Any
 ) -> None:
-    hunt = Hunt(job, tools, tools.sides, {"memory": "150KB"})
+    """One query of two joins, so that each of them lives through all the kills. What the other
+    algorithms do when they are killed is in `test_protocol`: a driver's life is too dear."""
+    names = ("xjoin", "diner-within-1")
+    hunt = Hunt(job, tools, tools.sides, {"memory": "150KB", "algorithm": ",".join(names)})
     hunt.add_files(3)
     hunt.first_life()
     hunt.add_files(FILES)
     hunt.kill(KILLS)
     hunt.last_life()
-    assert dovetail.progress(job.root / "state").spilled_bytes > 0
-    job.check(hunt.about)
+    job.check(hunt.about, names)
 
 
 @pytest.mark.timeout(600)

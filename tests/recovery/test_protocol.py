@@ -5,6 +5,7 @@ raises `Killed` leaves everything behind, as a killed process would.
 """
 
 import importlib.util
+import pickle
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,10 @@ from dovetail.spark.faults import POINTS
 from dovetail.spark.state import PartitionState, prepare
 
 pytestmark = pytest.mark.recovery
+
+KILLS = 20
+#: All that spill but XJoin, which most tests here take.
+OTHERS = ("diner", "diner-within-1", "diner-paper", "hmj", "rpj", "pmj", "pmj-within-1", "dphj")
 
 
 class Killed(BaseException):
@@ -85,10 +90,12 @@ def drain(partition: Any, protocol: ModuleType, batch: int) -> Counter[str]:
     raise AssertionError("the deferred work does not end")
 
 
-def oracle(tools: Any, protocol: ModuleType, seed: int, batches: int) -> Counter[str]:
+def oracle(
+    tools: Any, protocol: ModuleType, seed: int, batches: int, algorithm: str = ""
+) -> Counter[str]:
     inputs = [protocol.rows_of(number, seed) for number in range(batches)]
     sides = [pa.concat_tables([rows[side] for rows in inputs]) for side in (0, 1)]
-    return tools.multiset(tools.expected_join(*sides))
+    return tools.multiset(tools.expected_join(*sides, algorithm))
 
 
 @pytest.mark.parametrize(
@@ -96,13 +103,15 @@ def oracle(tools: Any, protocol: ModuleType, seed: int, batches: int) -> Counter
     [
         *(("xjoin", seed) for seed in range(8)), *(("diner", seed) for seed in range(8, 14)),
         ("shj", 14), ("diner-paper", 15), ("hmj", 16), ("rpj", 17), ("pmj", 18), ("dphj", 19),
+        ("diner-within-1", 20), ("diner-within-2", 21), ("pmj-within-1", 22), ("shj-within-1", 23),
     ],
 )  # fmt: skip
 def test_history_when_tasks_die_and_batches_are_replayed_then_each_pair_comes_once(
     protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, algorithm: str, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    partition = protocol.Partition(tmp_path, None if algorithm == "shj" else "70KB", algorithm)
+    spills = not algorithm.startswith("shj")
+    partition = protocol.Partition(tmp_path, "70KB" if spills else None, algorithm)
     prepare(tmp_path, 1)
     batches = 24
     fired: Counter[str] = Counter()
@@ -137,9 +146,8 @@ def test_history_when_tasks_die_and_batches_are_replayed_then_each_pair_comes_on
     doom.clear()
     total += drain(partition, protocol, batches)
     assert fired.total() > 5, f"seed {seed}: too few faults fired: {fired}"
-    if algorithm != "shj":
-        assert dovetail.progress(tmp_path).spilled_bytes > 0
-    wanted_rows = oracle(tools, protocol, seed, batches)
+    assert dovetail.progress(tmp_path).spilled_bytes > 0 or not spills
+    wanted_rows = oracle(tools, protocol, seed, batches, algorithm)
     tools.assert_same(total, wanted_rows, f"seed {seed}, {algorithm}, faults {fired}")
 
 
@@ -174,6 +182,42 @@ def test_task_when_killed_at_a_point_in_every_batch_then_each_pair_comes_once(
     total += drain(partition, protocol, batches)
     assert fired >= (1 if point == "mid-claim" else 5), f"{point} fired {fired} times"
     tools.assert_same(total, oracle(tools, protocol, seed, batches), f"killed at {point}")
+
+
+@pytest.mark.parametrize("algorithm", OTHERS)
+def test_task_when_killed_at_one_point_after_the_other_then_each_pair_comes_once(
+    protocol: ModuleType, tools: Any, at_point: Any, tmp_path: Path, algorithm: str
+) -> None:
+    """Every other algorithm at every point: once while its state is small, and once spilled."""
+    partition = protocol.Partition(tmp_path, algorithm=algorithm)
+    prepare(tmp_path, 1)
+    waiting = [*POINTS, *POINTS[1:]]  # a state directory is claimed once
+    armed = False
+
+    def hook(name: str) -> None:
+        nonlocal armed
+        if armed and name == waiting[0]:
+            armed = False
+            raise Killed(waiting.pop(0))
+
+    at_point(hook)
+    total: Counter[str] = Counter()
+    seed, batches = 78, 0
+    while waiting:
+        assert batches < 60, f"{algorithm} never dies at {waiting[0]}"
+        rows, armed = protocol.rows_of(batches, seed), True
+        try:
+            total += partition.run(batches, rows, 1, keep=True)
+        except Killed:
+            step_module._cached = None
+            total += partition.run(batches, rows, 2, keep=True)
+        batches += 1
+        if len(waiting) == len(POINTS) - 1:
+            assert dovetail.progress(tmp_path).spilled_bytes > 0, f"{algorithm} spilled nothing"
+    armed = False
+    total += drain(partition, protocol, batches)
+    wanted = oracle(tools, protocol, seed, batches, algorithm)
+    tools.assert_same(total, wanted, f"{algorithm}, killed at one point after the other")
 
 
 @pytest.mark.parametrize("later", POINTS[1:])
@@ -295,7 +339,7 @@ def test_attempts_when_two_run_at_once_in_any_interleaving_then_both_emit_the_sa
 
 @pytest.fixture
 def racers(tools: Any, tmp_path: Path) -> Iterator[list["subprocess.Popen[str]"]]:
-    command = [sys.executable, str(tools.folder / "protocol.py"), str(tmp_path), "3"]
+    command = [sys.executable, str(tools.folder / "protocol.py"), "race", str(tmp_path), "3"]
     both = [
         subprocess.Popen(
             [*command, order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -328,6 +372,33 @@ def test_attempts_when_two_processes_race_then_both_emit_the_same(
         winners[len(list((tmp_path / "p00000").glob(f"b{batch}-*-out.arrows")))] += 1
     total += drain(partition, protocol, batches)
     tools.assert_same(total, oracle(tools, protocol, seed, batches), f"seed {seed}, {winners}")
+
+
+# -- processes that are killed -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["xjoin", *(n for n in OTHERS if n != "diner-paper")])
+def test_output_when_workers_are_killed_again_and_again_then_equals_the_oracle(
+    protocol: ModuleType, tools: Any, tmp_path: Path, algorithm: str
+) -> None:
+    """SIGKILL at random moments of a batch, not at points that somebody thought of."""
+    seed = 31
+    script, arguments = tools.folder / "protocol.py", [str(tmp_path), str(seed), algorithm]
+    done = subprocess.run(
+        [sys.executable, str(script), "die", *arguments, str(KILLS)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    files = sorted((tmp_path / "sink").glob("*.rows"))
+    batches = len(files) + 1  # one may have been committed, and not written to the sink
+    assert batches > KILLS // 2, f"seed {seed}: only {batches} batches in {KILLS} lives"
+    total = sum((pickle.loads(path.read_bytes()) for path in files), Counter())
+    partition = protocol.Partition(tmp_path / "state", algorithm=algorithm)
+    total += partition.run(batches - 1, protocol.rows_of(batches - 1, seed), 0)
+    total += drain(partition, protocol, batches)
+    assert dovetail.progress(tmp_path / "state").spilled_bytes > 0
+    about = f"{algorithm}, seed {seed}, {KILLS} workers killed in {batches} batches"
+    tools.assert_same(total, oracle(tools, protocol, seed, batches, algorithm), about)
 
 
 # -- what is not there any more -------------------------------------------------------------

@@ -213,7 +213,8 @@ class TwoWayJoin(ABC):
 
     def _slices(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row_bytes = batch.nbytes // batch.num_rows + 2 * INDEX_BYTES_PER_ROW
-        step = max(1, self._slice_bytes // row_bytes)
+        most = max(1, self._slice_bytes // row_bytes)
+        step = -(-batch.num_rows // -(-batch.num_rows // most))  # even ones: a sliver costs as much
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 

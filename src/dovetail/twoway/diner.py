@@ -9,16 +9,20 @@ blocks in code order, numbered by their flush; which of them have met is kept in
 they are joined in `diner_joins`. ATS and DTS are ticks of the logical clock.
 
 Arriving phase (Algorithms 1 and 3). A row is joined with the other side's rows in memory, sets the
-join bits of all concerned, is counted in its region, and stored. Rows come in slices of at most a
-block, and room for a slice is made before it is joined.
+join bits of all concerned, is counted in its region, and stored. Rows come in slices, and room for
+a slice is made before it is joined. Bits and counters are brought up to date once for each slice.
 
-Flushing (Algorithm 2). The victim is the relation with more rows in memory, and of it the region
-with the least results for its rows; on a tie the upper one, then the lower one. Its outermost rows
-make up a block, and its bound moves so that it holds about a block again. In the middle region a
-clock hand goes round and takes the rows whose bit is not set, clearing the bits of the others. The
-first flush takes from all rows as if they were middle, and sets both bounds. A region that cannot
-fill the block is followed by the one with the next least benefit. (The text says "second highest",
-which would spare exactly the region that the policy is after; the order of Algorithm 2 is meant.)
+Flushing (Algorithm 2, `diner_flushing`). The victim is the relation with more rows in memory, and
+of it the region with the least results for its rows; on a tie the upper one, then the lower one.
+Its outermost rows make up a block, and its bound moves so that it holds about a block again. In the
+middle region a clock hand goes round and takes the rows whose bit is not set, clearing the bits of
+the others. The first flush takes from all rows as if they were middle, and sets both bounds. A
+region that cannot fill the block is followed by the one with the next least benefit.
+
+A block is a 200th of the memory, as in the paper, where rows come a few at a time. Where a slice
+needs more room than that, one flush makes all of it, in one larger block (a sixth of the working
+memory at most): several flushes between two arrivals would all be decided on the same counters, and
+cost as much each. `DinerOptions.block_bytes` fixes the size.
 
 An input that has ended (footnote 1). Rows of the other one meet nobody who is still to come, so
 they are flushed first, and blocks of the input that has ended are loaded back, the newest first, to
@@ -59,18 +63,22 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.blocks import BLOCK, FLUSHED, NEVER, RESIDENT
+from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
 from dovetail.kernel.runs import Run, merge_runs
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 from dovetail.twoway.diner_blocks import Load, Rectangle, Sweep
+from dovetail.twoway.diner_flushing import Flushing
 from dovetail.twoway.diner_index import MarkedRuns
 from dovetail.twoway.diner_joins import BlockJoins, DinerOptions
 from dovetail.twoway.diner_loads import LoadedRows
-from dovetail.twoway.diner_regions import LEAST, LOWER, MIDDLE, MOST, UPPER, Regions
+from dovetail.twoway.diner_regions import Regions
 from dovetail.twoway.diner_sweep import SORTED, Sweeper
 
 _PAPER_BLOCK_BYTES = 10 << 10
-_LEAST_PIECE_BYTES, _BLOCKS_IN_PIECE = 256 << 10, 8  # copied faster than looked after
+_LEAST_BLOCKS_IN_WORKING = 6  # a flush and a merge hold a block several times over
+
+_LEAST_PIECE_BYTES, _PIECES_IN_WORKING = 1 << 20, 4  # copied faster than looked after
 _BLOCKS_IN_BUDGET = 200  # as in the paper: 10 KB of 10,000 rows of 200 bytes
 
 
@@ -90,21 +98,30 @@ class Diner(TwoWayJoin):
     ) -> None:
         super().__init__(spec, context)
         self.options = options or self.default_options
+        self._most_block_bytes = self.working_bytes // _LEAST_BLOCKS_IN_WORKING
         self.block_bytes = self._choose_block_bytes()
-        self._slice_bytes = min(self._slice_bytes, self.block_bytes)
+        if self.options.block_bytes is not None:  # as asked for, whatever that costs
+            self._most_block_bytes = self.block_bytes
+            self._slice_bytes = min(self._slice_bytes, self.block_bytes)
         self._group_bytes = self.working_bytes // 4
-        merge_bytes = (1 << 62) if context.budget.total_bytes is None else self._group_bytes
-        piece_bytes = max(_LEAST_PIECE_BYTES, _BLOCKS_IN_PIECE * self.block_bytes)
+        bounded = context.budget.total_bytes is not None
+        merge_bytes = 2 * self.working_bytes // 5 if bounded else 1 << 62
+        piece_bytes = max(_LEAST_PIECE_BYTES, self.working_bytes // _PIECES_IN_WORKING)
         self.index = (MarkedRuns(merge_bytes, piece_bytes), MarkedRuns(merge_bytes, piece_bytes))
         self.memory = self.index
         self.regions = (Regions(), Regions())
+        self.flushing = [
+            Flushing(self.index[side], self.regions[side], context.rng) for side in SIDES
+        ]
+        self._wanted_bytes = 0  # by the last arrival
         # not itself: a cycle would keep the memory of a join that is not used any more
         owner = weakref.proxy(self)
         self.joins = BlockJoins(
             context, spec.codec, self._emitter, self._group_bytes, self.options,
             lambda: owner._make_room_for_outer(),  # noqa: PLW0108  a bound method is a cycle again
         )  # fmt: skip
-        self.sweeper = Sweeper(context, self.joins, self.block_bytes, self.options)
+        sorted_bytes = max(self.block_bytes, self._most_block_bytes // 2)
+        self.sweeper = Sweeper(context, self.joins, sorted_bytes, self.options)
         self.loaded = LoadedRows(context, self.index, self._group_bytes)
         #: How many rows wait in the input buffer, if the owner can tell.
         self.waiting: Callable[[], int] = lambda: 0
@@ -114,7 +131,7 @@ class Diner(TwoWayJoin):
             self._restore(snapshot)
 
     def _choose_block_bytes(self) -> int:
-        total, most = self.ctx.budget.total_bytes, self.working_bytes // 6
+        total, most = self.ctx.budget.total_bytes, self._most_block_bytes
         if self.options.block_bytes is not None:
             return min(self.options.block_bytes, most)
         if total is None:
@@ -145,12 +162,12 @@ class Diner(TwoWayJoin):
         ended = self._only_ended()
         useless = None if ended is None or not len(self.index[1 - ended]) else 1 - ended
         if useless is not None and self.index[useless].nbytes >= self.block_bytes:
-            self._flush_lowest(useless)
+            self._flush_any(useless)
         elif not self.loaded.give_up():
             if not any(map(len, self.index)):
                 return False
             if useless is not None:
-                self._flush_lowest(useless)
+                self._flush_any(useless)
             else:
                 self._flush(max(SIDES, key=lambda side: len(self.index[side])))
         return True
@@ -163,79 +180,25 @@ class Diner(TwoWayJoin):
 
     def _flush(self, side: int) -> None:
         """Algorithm 2, for the victim that is given."""
-        index, regions = self.index[side], self.regions[side]
-        count = self._rows_of(side, self.block_bytes)
-        first = regions.lower is None
-        parts: list[Run] = []
-        taken: list[int] = []
-        for region in regions.victims():
-            if count <= 0:
-                break
-            low, high = regions.reach(region)
-            if region == MIDDLE:
-                some = self._turn_hand(side, count)
-            elif region == LOWER:
-                some = index.take_lowest(count, low, high)
-            else:
-                some = index.take_highest(count, low, high)
-            parts += some
-            count -= sum(map(len, some))
-            taken.append(region)
-        self._write(side, [merge_runs(parts)])
-        self._move_bounds(side, taken, first)
+        self._write(side, [merge_runs(self.flushing[side].take(self._rows_to_flush(side)))])
 
-    def _move_bounds(self, side: int, taken: list[int], first: bool) -> None:
-        """Let the regions that were flushed from hold about a block again."""
-        index, regions = self.index[side], self.regions[side]
-        if len(index):
-            count = self._rows_of(side, self.block_bytes)
-            if first:
-                regions.set_bounds(index.nth_lowest(count), index.nth_highest(count))
-            if not first and LOWER in taken:
-                regions.set_lower(index.nth_lowest(count))
-            if not first and UPPER in taken:
-                regions.set_upper(index.nth_highest(count))
-        self._count_regions(side)
+    def _flush_any(self, side: int) -> None:
+        """Flush a block of rows that are of no use in memory."""
+        self._write(side, [merge_runs(self.flushing[side].take_any(self._rows_to_flush(side)))])
 
-    def _count_regions(self, side: int) -> None:
-        regions, index = self.regions[side], self.index[side]
-        if regions.lower is None or regions.upper is None:
-            regions.rows = [0, len(index), 0]
-        else:
-            regions.rows = index.count_regions(regions.lower, regions.upper)
+    def _rows_to_flush(self, side: int) -> int:
+        """How many rows make up a block: more of them where an arrival needs more room."""
+        nbytes, total = self.block_bytes, self.ctx.budget.total_bytes
+        if total is not None:
+            unsettled = max(0, self._held_bytes() - self._rows_held.nbytes)
+            lacking = self.ctx.budget.used_bytes + self._wanted_bytes + unsettled - total
+            if lacking > nbytes:  # with a block to spare: rows are of about the same size only
+                nbytes = min(lacking + nbytes, self._most_block_bytes)
+        return self._rows_of(side, nbytes)
 
-    def _turn_hand(self, side: int, count: int) -> list[Run]:
-        """Take rows out of the middle region by the clock algorithm."""
-        index, regions = self.index[side], self.regions[side]
-        low, high = regions.reach(MIDDLE)
-        if regions.hand is None:
-            regions.hand = self._random_code(side, low, high)
-        hand = min(max(regions.hand, low), high)
-        parts: list[Run] = []
-        # a first round may only clear bits; the second then finds none set
-        for begin, end in ((hand, high), (low, hand - 1)) * 2:
-            some, reached = index.take_unset(count, begin, end)
-            parts += some
-            count -= sum(map(len, some))
-            if reached is not None:
-                regions.hand = reached
-                break
-        return parts
-
-    def _random_code(self, side: int, low: int, high: int) -> int:
-        """The code of a random row of the region."""
-        position = int(self.ctx.rng.integers(self.index[side].count(low, high)))
-        for run, (start, stop) in self.index[side].spans(low, high):
-            if position < stop - start:
-                return int(run.codes[start + position])
-            position -= stop - start
-        raise AssertionError("the region has fewer rows than were counted")
-
-    def _flush_lowest(self, side: int) -> None:
-        """Flush a block of rows that are of no use in memory; any will do."""
-        count = self._rows_of(side, self.block_bytes)
-        self._write(side, [merge_runs(self.index[side].take_lowest(count, LEAST, MOST))])
-        self._count_regions(side)
+    def _grow(self, reservation: Reservation, nbytes: int, what: str) -> None:
+        self._wanted_bytes = nbytes  # and likely again, if merging what came makes it larger
+        super()._grow(reservation, nbytes, what)
 
     def _rows_of(self, side: int, nbytes: int) -> int:
         """About how many rows of a side take up so many bytes."""
@@ -255,11 +218,10 @@ class Diner(TwoWayJoin):
     def _set_down(self, side: int, keep: bool) -> None:
         """Write the lowest rows of a side as blocks; keep them in memory as loaded, if asked."""
         count = self._rows_of(side, self._group_bytes)
-        run = merge_runs(self.index[side].take_lowest(count, LEAST, MOST))
-        step = max(1, self.block_bytes * len(run) // run.nbytes)
+        run = merge_runs(self.flushing[side].take_any(count))
+        step = max(1, self._most_block_bytes * len(run) // run.nbytes)
         first = len(self.joins.blocks[side])
         self._write(side, [run.slice(at, at + step) for at in range(0, len(run), step)])
-        self._count_regions(side)
         if keep:
             stop = len(self.joins.blocks[side])
             load = self.loaded.keep(side, first, stop, run)
@@ -281,6 +243,7 @@ class Diner(TwoWayJoin):
     # -- deferred work ----------------------------------------------------------------------
 
     def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
+        self._wanted_bytes = 0
         for phase, work in self._deferred():
             counters = self.ctx.counters
             before = counters.bytes_read + counters.flushed_bytes
@@ -380,7 +343,7 @@ class Diner(TwoWayJoin):
         for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
             self.index[int(block["side"])].restore(self.ctx.store.read(block))
         for side in SIDES:
-            self._count_regions(side)
+            self.flushing[side].count()
         self._settle()
 
     def check(self) -> None:
@@ -390,7 +353,7 @@ class Diner(TwoWayJoin):
         for side in SIDES:
             self.regions[side].check()
             counted = list(self.regions[side].rows)
-            self._count_regions(side)
+            self.flushing[side].count()
             assert counted == self.regions[side].rows, "the regions' rows are miscounted"
             blocks = self.joins.blocks[side].entries
             assert (np.diff(blocks["dts"]) >= 0).all()

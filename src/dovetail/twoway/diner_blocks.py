@@ -14,12 +14,14 @@ What has been joined is, at any time, the rectangle of the first `joined[LEFT]` 
 Sweep, in place of ReactiveNL in Cleanup: an external sort-merge. What is left of the rectangle of
 all blocks is cut into at most three strips (`Rectangle.strips`). A strip is worked off in ascending
 ranges of codes: as wide a range as lets the outer side's rows in it fit the memory, by the zone
-maps; their parts are merged, and the inner blocks that reach into the range meet them one by one.
+maps; their parts are merged, and what the inner blocks have in the range meets them, about a block
+of it at a time.
 So a block is read about once for each range that it reaches into, where a nested loop reads an
 inner block for each chunk. That is little for narrow blocks. If they are wide, all of them may be
 sorted first: as many as the memory takes are read, merged, and written again as narrow blocks
 (`Sweep.sorting`), and the sweep goes over these, as one strip less what is done. Which of the two
-reads and writes less, or whether a nested loop does, is told by the zone maps beforehand. If the
+takes less, or whether a nested loop does, is told by the zone maps beforehand: by the bytes to be
+read and written, and by the parts that inner rows are looked for in, which costs more. If the
 rows of a range are too many after all (one key value, or an odd distribution), the range is done in
 several passes over a part of its outer blocks each: at worst, a nested loop with as much memory.
 
@@ -256,6 +258,7 @@ def _loaded(origin: Rows, other_ats: Rows, load: Load) -> NDArray[np.bool_]:
     return np.asarray(there & (load.since < other_ats) & (other_ats <= load.until))
 
 
+_PROBING = 2  # to look for a row in a part takes as long as to read so many rows
 _MOST_PAIRS = 1 << 18  # of blocks that are compared at once
 
 
@@ -310,6 +313,11 @@ def loop_bytes(outer: Entries, inner: Entries, room: int) -> int:
     """About how much a nested loop reads if chunks hold `room` bytes of the outer side."""
     outer_bytes = int(outer["length"].sum())
     return outer_bytes + -(-outer_bytes // room) * int(inner["length"].sum())
+
+
+def probing_bytes(inner: Entries, parts: int) -> int:
+    """How much could be read while inner rows are looked for in so many parts."""
+    return _PROBING * parts * int(inner["length"].sum())
 
 
 def sorting_bytes(sides: Sequence[Entries], room: int) -> int:

@@ -8,9 +8,10 @@ Here the index is `SortedRuns`, and three things are added:
   are the candidates of the codes: where a candidate still has to be verified (hashed keys, bands of
   floats) a pair that fails is counted too. That can only bend the statistics a hair; it never adds
   or loses a result.
-- Pieces. A flush takes rows out of one range of codes. A run that was merged is kept in pieces of
-  a few blocks each, with buffers of their own, so that a flush rewrites the pieces at the ends of
-  its range and not everything there is.
+- Pieces. A flush takes rows out of one range of codes. A large run is cut into pieces, with buffers
+  of their own, by the first flush that finds it, so that flushes rewrite the pieces at the ends of
+  their range and not everything there is. Until then it is merged as `SortedRuns` does it, without
+  the rows.
 - Loaded rows: a second copy of rows that are on disk, which is probed like the rest but is nobody's
   only copy, has no bits and is in no region.
 
@@ -26,7 +27,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.kernel.runs import FAN_IN, Block, Rows, Run, SortedRuns, Span
+from dovetail.kernel.runs import (
+    FAN_IN,
+    Block,
+    Places,
+    Rows,
+    Run,
+    SortedRuns,
+    Span,
+    copied,
+    merge_in_order,
+    own,
+)
 
 Bits = NDArray[np.bool_]
 
@@ -38,20 +50,59 @@ class MarkedRun(Run):
 
     def __init__(
         self, codes: Codes, ats: Rows, rows: pa.RecordBatch, joined: Bits,
-        block: Block | None = None,
+        block: Block | None = None, places: Places | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(codes, ats, rows, block)
+        super().__init__(codes, ats, rows, block, places)
         self.joined = joined
 
     @property
     def nbytes(self) -> int:
         return super().nbytes + len(self.codes)
 
-    def select(self, rows: Rows) -> "MarkedRun":
-        """These rows, in buffers of their own."""
-        return MarkedRun(
-            self.codes.take(rows), self.ats.take(rows), self.gather(rows), self.joined.take(rows)
+    @classmethod
+    def merged(cls, runs: list["MarkedRun"]) -> "MarkedRun":
+        """One run of all the rows."""
+        run, order = merge_in_order(cast("list[Run]", runs))
+        joined = np.concatenate([run.joined for run in runs]).take(order)
+        return cls(run.codes, run.ats, run._rows, joined, places=run._places)
+
+    def cut(self, step: int) -> list["MarkedRun"]:
+        """The same rows in pieces of so many, each in buffers of its own."""
+        bounds = [(start, start + step) for start in range(0, len(self), step)]
+        return [
+            MarkedRun(
+                self.codes[start:stop].copy(), self.ats[start:stop].copy(),
+                self._gather_range(start, stop), self.joined[start:stop].copy(),
+            )
+            for start, stop in bounds
+        ]  # fmt: skip
+
+    def _gather_range(self, start: int, stop: int) -> pa.RecordBatch:
+        if self._places is None:
+            return copied([self._rows.slice(start, stop - start)])
+        return self._rows.take(pa.array(self._places[start:stop]))
+
+    def split(self, rows: Rows) -> tuple[Run, "MarkedRun"]:
+        """These rows, which ascend, and the others, if any; both in buffers of their own."""
+        start, stop = int(rows[0]), int(rows[-1]) + 1
+        self.arrange()
+        between = np.zeros(0, dtype=np.int64)
+        if stop - start == len(rows):
+            taken = own(self.slice(start, stop))
+        else:
+            taken = Run(self.codes.take(rows), self.ats.take(rows), self.gather(rows))
+            passed = np.ones(stop - start, dtype=np.bool_)
+            passed[rows - start] = False
+            between = start + np.flatnonzero(passed)
+        numbers = (
+            np.concatenate([column[:start], column.take(between), column[stop:]])
+            for column in (self.codes, self.ats, self.joined)
         )
+        parts = [self._rows.slice(0, start), self._rows.slice(stop)]
+        if len(between):
+            parts.insert(1, self.gather(between))
+        codes, ats, joined = numbers
+        return taken, MarkedRun(codes, ats, copied(parts), joined)
 
 
 class MarkedRuns(SortedRuns):
@@ -60,11 +111,13 @@ class MarkedRuns(SortedRuns):
     def __init__(self, merge_bytes: int, piece_bytes: int) -> None:
         super().__init__(merge_bytes)
         self._piece_bytes = piece_bytes
-        #: what was merged together, in pieces of ascending codes; `runs` lists all of them
+        #: what was merged together, whole or in pieces of ascending codes; `runs` lists them all
         self._levels: list[list[MarkedRun]] = []
         self._rows = self._bytes = 0  # of all runs
         self._next_bits: Bits | None = None
-        self._found = np.zeros(0, dtype=np.int64)
+        #: of the last probe, among the rows in memory: who found how many (None: one each)
+        self._finds: list[tuple[Rows, Rows | None]] = []
+        self._probing = 0  # how many rows it had
         self.loaded: list[Run] = []
 
     # -- arrival ----------------------------------------------------------------------------
@@ -77,14 +130,27 @@ class MarkedRuns(SortedRuns):
         bits, self._next_bits = self._next_bits, None
         joined = np.zeros(len(run), dtype=np.bool_) if bits is None else bits
         self._levels.append([MarkedRun(run.codes, run.ats, run.rows, joined, run.block)])
-        while len(self._levels) >= FAN_IN:
-            tail = self._levels[-FAN_IN:]
-            sizes = [sum(map(len, level)) for level in tail]
-            nbytes = sum(piece.nbytes for level in tail for piece in level)
-            if sizes[0] > sum(sizes[1:]) or nbytes > self._merge_bytes:
-                break
-            self._levels[-FAN_IN:] = [self._merged(list(chain.from_iterable(tail)), nbytes)]
+        # flushes leave little of some: the smallest are merged, wherever they are
+        self._levels.sort(key=_rows_in)
+        while count := self._mergeable():
+            tail = list(chain.from_iterable(self._levels[:count]))
+            self._levels[:count] = [[MarkedRun.merged(tail)]]
+            self._levels.sort(key=_rows_in)
         self._list()
+
+    def _mergeable(self) -> int:
+        """How many of the smallest levels to merge: `FAN_IN` or more, or none."""
+        rows = nbytes = 0
+        for number, level in enumerate(self._levels, 1):
+            size = _rows_in(level)
+            nbytes += sum(piece.nbytes for piece in level)
+            if nbytes > self._merge_bytes:
+                break
+            # merging into a level much larger than the rest would copy it again and again
+            if number >= FAN_IN and size <= rows:
+                return number
+            rows += size
+        return 0
 
     def restore(self, run: Run) -> None:
         """Put a run back where `runs` had it; the bits start anew."""
@@ -96,20 +162,13 @@ class MarkedRuns(SortedRuns):
             self._levels.append([piece])
         self._list()
 
-    def _merged(self, pieces: list[MarkedRun], nbytes: int) -> list[MarkedRun]:
-        codes = np.concatenate([piece.codes for piece in pieces])
-        order = np.argsort(codes, kind="stable")  # a merge: the pieces are sorted already
-        ats = np.concatenate([piece.ats for piece in pieces])
-        joined = np.concatenate([piece.joined for piece in pieces])
-        rows = pa.concat_batches([piece.rows for piece in pieces])
-        step = max(1, self._piece_bytes * len(codes) // nbytes)
-        parts = (order[start : start + step] for start in range(0, len(order), step))
-        return [
-            MarkedRun(
-                codes.take(part), ats.take(part), rows.take(pa.array(part)), joined.take(part)
-            )
-            for part in parts
-        ]
+    def _cut(self) -> None:
+        """Cut the large runs into pieces, before rows are taken out of them."""
+        for level in self._levels:
+            if len(level) == 1 and 2 * level[0].nbytes > 3 * self._piece_bytes:
+                pieces = -(-level[0].nbytes // self._piece_bytes)
+                level[:] = level[0].cut(-(-len(level[0]) // pieces))
+        self._list()
 
     def _list(self) -> None:
         self._levels = [level for level in self._levels if level]
@@ -132,7 +191,7 @@ class MarkedRuns(SortedRuns):
 
     def probe(self, low: Codes, high: Codes) -> Iterator[tuple[Run, Span]]:
         """Candidates among the rows in memory and the loaded ones; sets the bits of the former."""
-        self._found = np.zeros(len(low), dtype=np.int64)
+        self._finds, self._probing = [], len(low)
         everything = [*self.runs, *self.loaded]
         if not everything or not len(low):
             return
@@ -148,13 +207,22 @@ class MarkedRuns(SortedRuns):
                 continue
             span.probing = span.probing + begin
             if isinstance(run, MarkedRun):
-                np.add.at(self._found, span.probing, span.high - span.low)
-                _mark(run.joined, span)
+                counts = span.high - span.low
+                several = int(counts.max()) > 1
+                self._finds.append((span.probing, counts if several else None))
+                _mark(run.joined, span, several)
             yield run, span
 
     def take_found(self) -> Rows:
         """How many rows in memory each row of the last probe found."""
-        found, self._found = self._found, np.zeros(0, dtype=np.int64)
+        finds, self._finds = self._finds, []
+        found = np.zeros(self._probing, dtype=np.int64)
+        ones = [probing for probing, counts in finds if counts is None]
+        if ones:
+            found += np.bincount(np.concatenate(ones), minlength=self._probing)
+        for probing, counts in finds:
+            if counts is not None:
+                np.add.at(found, probing, counts)
         return found
 
     # -- taking rows out --------------------------------------------------------------------
@@ -188,6 +256,7 @@ class MarkedRuns(SortedRuns):
 
     def take_lowest(self, count: int, low: int, high: int) -> list[Run]:
         """Remove the `count` rows with the lowest codes in the inclusive range, or all."""
+        self._cut()
         spans = self._ranges(low, high)
         return self._remove(
             self._first([np.arange(i, min(j, i + count)) for i, j in spans], count, 1)
@@ -195,6 +264,7 @@ class MarkedRuns(SortedRuns):
 
     def take_highest(self, count: int, low: int, high: int) -> list[Run]:
         """Remove the `count` rows with the highest codes in the inclusive range, or all."""
+        self._cut()
         spans = self._ranges(low, high)
         return self._remove(
             self._first([np.arange(max(i, j - count), j) for i, j in spans], count, -1)
@@ -206,6 +276,7 @@ class MarkedRuns(SortedRuns):
         It removes those whose bit is not set and clears the bits of those it passes. Returns the
         code where it stopped, or None if it went through the whole range.
         """
+        self._cut()
         spans = self._ranges(low, high)
         unset = [
             start + np.flatnonzero(~piece.joined[start:stop])[:count]
@@ -263,16 +334,13 @@ class MarkedRuns(SortedRuns):
         held twice.
         """
         parts: list[Run] = []
-        numbers = iter(range(len(self.runs)))
+        positions = iter(chosen)
         for level in self._levels:
             for index, piece in enumerate(level):
-                rows = chosen[next(numbers)]
-                if not len(rows):
-                    continue
-                parts.append(Run(piece.codes.take(rows), piece.ats.take(rows), piece.gather(rows)))
-                keep = np.ones(len(piece), dtype=np.bool_)
-                keep[rows] = False
-                level[index] = piece.select(np.flatnonzero(keep))
+                rows = next(positions)
+                if len(rows):
+                    taken, level[index] = piece.split(rows)
+                    parts.append(taken)
             level[:] = [piece for piece in level if len(piece)]
         self._list()
         return parts
@@ -287,9 +355,13 @@ class MarkedRuns(SortedRuns):
         assert (len(self), self.nbytes) == (super().__len__(), sum(r.nbytes for r in self.runs))
 
 
-def _mark(joined: Bits, span: Span) -> None:
-    """Set the bits of every position in the ranges of a span."""
-    if ((span.high - span.low) == 1).all():
+def _rows_in(level: list[MarkedRun]) -> int:
+    return sum(len(piece.codes) for piece in level)
+
+
+def _mark(joined: Bits, span: Span, several: bool) -> None:
+    """Set the bits of every position in the ranges of a span, of one row each or `several`."""
+    if not several:
         joined[span.low] = True
         return
     edges = np.bincount(span.low, minlength=len(joined) + 1)

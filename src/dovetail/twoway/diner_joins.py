@@ -46,7 +46,7 @@ class DinerOptions:
     #: beyond the paper: leave out pairs of blocks that cannot make a new pair
     zone_maps: bool = True
     #: how blocks meet in Cleanup. "loop": as in the paper. Beyond it, "sweep": by ranges of codes;
-    #: "sort": the same after sorting them; "cheapest": what the zone maps say reads least
+    #: "sort": the same after sorting them; "cheapest": by the zone maps
     cleanup: Literal["cheapest", "sweep", "sort", "loop"] = "cheapest"
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class BlockJoins:
         self._ctx = context
         self._codec = codec
         self._emitter = emitter
-        self._part_bytes = part_bytes  # merging a part takes as much again
+        self.part_bytes = part_bytes  # merging a part takes as much again
         self._options = options
         self.zones = ZoneMaps(codec)
         self.room = OuterRoom(context, part_bytes, make_room)
@@ -154,7 +154,7 @@ class BlockJoins:
         held: list[Run] = []
         nbytes = 0
         for run in runs:
-            if held and nbytes + run.nbytes > self._part_bytes:
+            if held and nbytes + run.nbytes > self.part_bytes:
                 yield Part(held, dts)
                 held, nbytes = [], 0
             held.append(run)
@@ -163,16 +163,16 @@ class BlockJoins:
             yield Part(held, dts)
 
     def join(
-        self, side: int, block: Run, outer: Iterable[Part], done: Sequence[Done] = ()
+        self, side: int, blocks: list[Run], outer: Iterable[Part], done: Sequence[Done] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """An inner block of this side, labelled, meets outer rows; not where that is done."""
-        inner = Part([block], self.blocks[side].entries["dts"])
-        low, high = self._codec.candidates(block.codes)
+        """Inner blocks of this side, labelled, meet outer rows; not where that is done."""
+        inner = Part(blocks, self.blocks[side].entries["dts"])
+        low, high = self._codec.candidates(inner.run.codes)
         for part in outer:
             span = part.run.probe(low, high)
             if span is not None:
                 keep = new_pairs(inner, part, side, self.loads, done)
-                yield from self._emitter.match(block, part.run, span, side, keep)
+                yield from self._emitter.match(inner.run, part.run, span, side, keep)
         yield from self._emitter.drain()
 
     # -- ReactiveNL -------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class BlockJoins:
             number = self._chunk.inner.pop()
             parts = self._chunk.parts or self._chunk_parts()
             block = self.read(rectangle.inner, number)
-            yield from self.join(rectangle.inner, block, parts)
+            yield from self.join(rectangle.inner, [block], parts)
         rectangle.met(number)
         if not rectangle.chunk:
             self.put_down()

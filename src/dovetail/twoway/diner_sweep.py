@@ -1,7 +1,7 @@
 """DINER's Cleanup by ranges of codes: an external sort-merge over all blocks that have not met.
 
-How and why is told in `diner_blocks`; `Sweeper` does it, one inner block or one sorted block at a
-time, and `Sorter` writes the sorted blocks.
+How and why is told in `diner_blocks`; `Sweeper` does it, a block of inner rows or one sorted block
+at a time, and `Sorter` writes the sorted blocks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +21,7 @@ from dovetail.twoway.diner_blocks import (
     Sweep,
     held_bytes,
     loop_bytes,
+    probing_bytes,
     range_end,
     slice_codes,
     sorting_bytes,
@@ -114,6 +115,7 @@ class Sweeper:
         self._ctx = context
         self._joins = joins
         self._options = options
+        self._block_bytes = block_bytes
         self.state: Sweep | None = None
         self.sorter = Sorter(context, block_bytes)
         self._chunk: Chunk | None = None
@@ -151,21 +153,28 @@ class Sweeper:
         return True
 
     def _by_cost(self, strips: list[Strip]) -> list[str]:
-        """The ways to go, the one that reads and writes least first."""
+        """The ways to go, the one that takes least first: by what is read, written and probed."""
+        joins = self._joins
         pairs = [self._strip_entries(strip) for strip in strips]
-        sides = [self._joins.blocks[side].entries for side in SIDES]
-        room = self._joins.room.ask(max(_nbytes(outer) for outer, _ in pairs))
-        self._joins.room.give_back()
-        left = room - self.sorter.catalogue_bytes(sum(self._joins.sizes))
+        sides = [joins.blocks[side].entries for side in SIDES]
+        room = joins.room.ask(max(_nbytes(outer) for outer, _ in pairs))
+        joins.room.give_back()
+        left = room - self.sorter.catalogue_bytes(sum(joins.sizes))
+        parts = -(-room // joins.part_bytes)
+        in_range = sum(probing_bytes(inner, parts) for _, inner in pairs)
         costs = {
-            "sweep": sum(sweep_bytes(outer, inner, room) for outer, inner in pairs),
-            "loop": sum(loop_bytes(outer, inner, room) for outer, inner in pairs),
-            "sort": sorting_bytes(sides, max(left, self._joins.room.least_bytes)),
+            "sweep": in_range + sum(sweep_bytes(outer, inner, room) for outer, inner in pairs),
+            "loop": sum(
+                loop_bytes(outer, inner, room)
+                + probing_bytes(inner, -(-_nbytes(outer) // joins.part_bytes))
+                for outer, inner in pairs
+            ),
+            "sort": in_range + sorting_bytes(sides, max(left, joins.room.least_bytes)),
         }
         return sorted(costs, key=costs.__getitem__)
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """One inner block meets the outer rows of the open range; or the way there is prepared."""
+        """A block of inner rows meets the outer ones of the open range; or that is prepared."""
         sweep = self.state
         assert sweep is not None
         if sweep.sorting is not None:
@@ -177,12 +186,12 @@ class Sweeper:
         if self._chunk is None:
             self._chunk = self._open_part(sweep, strip)
         if self._chunk.inner:
-            number = self._chunk.inner.pop()
-            parts = self._chunk.parts or self._range_parts(sweep, strip)
-            done = self._joins.rectangle.done() if sweep.sorted else ()
-            block = self._read(1 - strip.outer, number)
-            yield from self._joins.join(1 - strip.outer, block, parts, done)
-            sweep.inner = number + 1
+            blocks, stop = self._inner_runs(sweep, strip, self._chunk.inner)
+            if blocks:
+                parts = self._chunk.parts or self._range_parts(sweep, strip)
+                done = self._joins.rectangle.done() if sweep.sorted else ()
+                yield from self._joins.join(1 - strip.outer, blocks, parts, done)
+            sweep.inner = stop
         if not self._chunk.inner:
             self._chunk = None
             if sweep.stop < len(self._outer_numbers(sweep, strip)):
@@ -282,6 +291,29 @@ class Sweeper:
                 yield run
             at += 1
         sweep.stop, sweep.nbytes = at, held
+
+    def _inner_runs(self, sweep: Sweep, strip: Strip, numbers: list[int]) -> tuple[list[Run], int]:
+        """What the next inner blocks have in the open range: as many as make up a block there.
+
+        Takes their numbers off the list; returns also the number of the one after them. To look
+        for few rows takes nearly as long as for many, and of a wide block few are in the range.
+        """
+        assert sweep.high is not None
+        low, high = self._joins.zones.reach(sweep.low, sweep.high)
+        runs: list[Run] = []
+        held = stop = 0
+        while numbers and held < self._block_bytes:
+            stop = numbers.pop() + 1
+            run = slice_codes(self._read(1 - strip.outer, stop - 1), low, high)
+            if run is None:
+                continue
+            if runs and held + run.nbytes > 2 * self._block_bytes:  # its turn comes again
+                stop -= 1
+                numbers.append(stop)
+                break
+            held += run.nbytes
+            runs.append(run)
+        return runs, stop
 
     # -- blocks -----------------------------------------------------------------------------
 

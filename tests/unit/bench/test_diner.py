@@ -24,7 +24,7 @@ from dovetail.bench.progress import Silent
 from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
 from dovetail.errors import ArgumentError
-from dovetail.twoway import ALGORITHMS, make
+from dovetail.twoway import ALGORITHMS, XJoin
 
 ROWS = 900
 NAMES = (
@@ -231,17 +231,18 @@ def test_variants_when_a_join_hashes_then_are_its_own_choice_and_more() -> None:
 def test_join_when_partitions_are_given_then_has_as_many_and_only_that_once() -> None:
     drawn = two_sided("L1 R1 L2 R2")
     counted = []
+    drive = simulate._Drive
 
-    def counting(*arguments: object) -> object:
-        operator = make(*arguments)  # type: ignore[arg-type]
-        counted.append(len(operator.cells))  # type: ignore[attr-defined]
-        return operator
+    def counting(operator: XJoin, *rest: object) -> object:
+        counted.append(len(operator.cells))
+        return drive(operator, *rest)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(simulate, "make", counting)
+        patched.setattr(simulate, "_Drive", counting)
         for partitions in (16, None):
             assert run_online("rpj", drawn, Setting(1 << 18), partitions).results == 2
     assert counted == [16, 4]
+    assert ALGORITHMS["rpj"].partition_count is None, "of that one join only"
 
 
 def test_work_when_blocks_are_larger_than_a_page_then_counts_pages() -> None:

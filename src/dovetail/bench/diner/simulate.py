@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +29,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Counters, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
-from dovetail.twoway import ALGORITHMS, Diner, TwoWayJoin, TwoWaySpec, XJoin, make, xjoin
+from dovetail.twoway import ALGORITHMS, Diner, TwoWayJoin, TwoWaySpec, XJoin, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES, WORKING_SHARE
 
 PAGE_BYTES = 10 << 10
@@ -160,9 +159,9 @@ def run_online(
 def _make(algorithm: str, spec: TwoWaySpec, context: Context, partitions: int | None) -> TwoWayJoin:
     if partitions is None:
         return make(algorithm, spec, context)
-    # the number is asked for once, when the join is made; it is no setting of the library's
-    with patch.object(xjoin, "_partition_counts", lambda _: (partitions, partitions)):
-        return make(algorithm, spec, context)
+    kind = ALGORITHMS[algorithm]
+    operator: TwoWayJoin = type(kind.name, (kind,), {"partition_count": partitions})(spec, context)
+    return operator
 
 
 def _scale_options(operator: Diner, setting: Setting) -> None:

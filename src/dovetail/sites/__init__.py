@@ -1,0 +1,46 @@
+"""Windowed joins of streams that live at distant sites, shipping as few bytes as possible.
+
+After T. M. Tran and B. S. Lee, "Distributed stream join query processing with semijoins" (2010).
+
+```
+query        streams, windows, equalities, tau and delta
+windows      by time, by count: which rows a head row meets
+plan         a sequence of one-way joins for each stream
+planner      greedy, exhaustive, refine: plans from costs
+costs        what a plan will cost; estimates: what follows from the statistics
+statistics   measured while running; replanning: a new plan when they have changed
+site         one stream's part: ticks and messages in, messages and results out
+schedule     which plan holds for which interval, and how sites agree on a new one
+pace         when to probe and when to remove: by delta, or by heartbeats
+oneway/      the algorithms: SP-S, SM-S1, SM-S2 (source), SP-D, SM-D1, SM-D2 (destination)
+copies       a window's copy elsewhere, and what its owner knows of it: no row goes twice
+entries      which keys a window has (V2, M2); bloom: a filter of them; compact: shorter vectors
+rows         windows and their indexes; matching: rows with rows
+arrivals     intervals out of rows, also out of order
+messages     header and record batches; network: the one thing that a site needs
+virtual      a network and a clock inside one process
+tree         one order for all streams, intermediate results kept
+```
+"""
+
+from dovetail.sites.arrivals import Arrivals
+from dovetail.sites.costs import Cost, CostModel, LinkPrice, Prices
+from dovetail.sites.estimates import Statistics, StreamStatistics
+from dovetail.sites.messages import Header, Kind, Message, decode, encode
+from dovetail.sites.network import Network
+from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
+from dovetail.sites.planner import exhaustive, greedy, refine
+from dovetail.sites.query import Query, Stream, topology
+from dovetail.sites.replanning import Planner
+from dovetail.sites.site import Site
+from dovetail.sites.tree import TreeJoin, TreePlan, TreeSimulation, cheapest_tree, tree_cost
+from dovetail.sites.virtual import Simulation, Usage, VirtualNetwork
+from dovetail.sites.windows import CountWindow, TimeWindow
+
+__all__ = [
+    "PAPER", "Algorithm", "Arrivals", "Cost", "CostModel", "CountWindow", "Header", "Kind",
+    "LinkPrice", "Message", "Network", "Plan", "Planner", "Prices", "Query", "Simulation", "Site",
+    "Statistics", "Step", "Stream", "StreamStatistics", "TimeWindow", "TreeJoin", "TreePlan",
+    "TreeSimulation", "Usage", "VirtualNetwork", "cheapest_tree", "decode", "encode", "exhaustive",
+    "greedy", "refine", "topology", "tree_cost",
+]  # fmt: skip

@@ -1,0 +1,137 @@
+"""Messages between sites: a small fixed header, and named Arrow record batches.
+
+A header is `HEADER_BYTES` long however it travels. Sites are written as the positions of their
+streams in the query; `PLANNER` stands for the endpoint that plans.
+"""
+
+import struct
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.errors import ArgumentError
+
+PLANNER = -1
+_HEADER = struct.Struct("<BhhhhBBqqqqq")
+_PART = struct.Struct("<HQ")
+HEADER_BYTES = _HEADER.size
+
+
+class Kind(IntEnum):
+    """What a message is about."""
+
+    UPDATE = 1  #: of a copy of the sender's window: rows, `k`, entries and counts
+    PROBE = 2  #: rows to be joined with the receiver's window
+    KEYS = 3  #: join keys, to be looked up in the receiver's window
+    ROWS = 4  #: answer: the rows with these keys that had not been sent before
+    FOUND = 5  #: answer: those of the keys that occur
+    DROP = 6  #: the copy of the sender's window is not needed any more
+    PASSED = 7  #: which intervals are done with the receiver's window
+    STATISTICS = 8
+    PREPARE = 9  #: a new plan; do not go beyond its first interval
+    READY = 10  #: answer to it
+    COMMIT = 11  #: the new plan holds
+
+
+@dataclass(frozen=True)
+class Header:
+    """Where a message comes from, and what it belongs to."""
+
+    kind: Kind
+    sender: int
+    receiver: int
+    head: int = 0  #: the stream whose join sequence this is
+    step: int = 0  #: its place in the sequence
+    contiguous: bool = True  #: the rows are numbered from `first_row` on without a gap
+    accepted: bool = True  #: of a COMMIT: all are ready
+    interval: int = 0
+    expired: int = 0  #: `k`: how many of the rows that were sent have left the window
+    trimmed: int = 0  #: how many rows have left a count window, sent or not
+    first_row: int = 0  #: the number of the first of the rows
+    first_ref: int = 0  #: the number of the first row of the clock, or that is referred to
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(*(getattr(self, f.name) for f in fields(self)))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Header":
+        kind, sender, receiver, head, step, contiguous, accepted, *rest = _HEADER.unpack(data)
+        return cls(
+            Kind(kind), sender, receiver, head, step, bool(contiguous), bool(accepted), *rest
+        )
+
+
+@dataclass(frozen=True)
+class Message:
+    """A header and its parts. Parts that have no rows are left out."""
+
+    header: Header
+    parts: dict[str, pa.RecordBatch] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The header and the data in the parts, without what a wire format adds."""
+        return HEADER_BYTES + sum(int(part.nbytes) for part in self.parts.values())
+
+    def array(self, name: str) -> NDArray[np.int64]:
+        """The one column of a part as 64-bit numbers; empty if there is no such part."""
+        part = self.parts.get(name)
+        if part is None:
+            return np.zeros(0, dtype=np.int64)
+        return np.asarray(part.column(0)).astype(np.int64)
+
+
+def column(values: NDArray[np.generic]) -> pa.RecordBatch:
+    """A part of one column."""
+    return pa.RecordBatch.from_arrays([pa.array(values)], names=["v"])
+
+
+def narrowed(values: NDArray[np.int64]) -> NDArray[np.generic]:
+    """Numbers that are not negative, in the narrowest type that holds them."""
+    most = int(values.max()) if len(values) else 0
+    for type_ in (np.uint8, np.uint16, np.uint32):
+        if most <= np.iinfo(type_).max:
+            return values.astype(type_)
+    return values
+
+
+def text(value: str) -> pa.RecordBatch:
+    """A part of one string."""
+    return pa.RecordBatch.from_arrays([pa.array([value])], names=["v"])
+
+
+def encode(message: Message) -> bytes:
+    """The message as bytes: the header, then every part as name and Arrow IPC stream."""
+    pieces = [message.header.pack()]
+    for name, batch in message.parts.items():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        body, label = sink.getvalue(), name.encode()
+        pieces += [_PART.pack(len(label), body.size), label, body.to_pybytes()]
+    return b"".join(pieces)
+
+
+def decode(data: bytes) -> Message:
+    """What `encode` made. Anything else is an `ArgumentError`."""
+    try:
+        header = Header.unpack(data[:HEADER_BYTES])
+        parts, at = {}, HEADER_BYTES
+        while at < len(data):
+            name_bytes, body_bytes = _PART.unpack_from(data, at)
+            at += _PART.size
+            name = data[at : at + name_bytes].decode()
+            at += name_bytes
+            if at + body_bytes > len(data):
+                raise ValueError("the last part is cut off")
+            with pa.ipc.open_stream(pa.py_buffer(data[at : at + body_bytes])) as reader:
+                parts[name] = reader.read_next_batch()
+            at += body_bytes
+    except (struct.error, ValueError, pa.ArrowInvalid, StopIteration) as error:
+        raise ArgumentError(
+            f"not a message between sites ({error}); do both ends run the same version?"
+        ) from error
+    return Message(header, parts)

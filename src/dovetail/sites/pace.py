@@ -1,0 +1,119 @@
+"""When a copy may be probed, and when rows may leave a window.
+
+`Timed` is the paper's model (Sect. 2.2): messages take at most `delta`, so a copy is complete that
+long after an interval has ended (constraint 1, delayed probe), and rows may go when the longest way
+through the plan is over (constraint 2, delayed removal). A message that takes longer makes results
+wrong.
+
+`Heartbeats` waits for what it needs to know instead of for the time at which it must be so. An
+owner sends an update for every interval, if only a header; a copy is complete when that has come. A
+site reports to the owner which intervals it is done with; rows leave when every step of the plan
+that probes them is past them. So results are right however long messages take, and no later than
+they can be.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from dovetail.sites.plan import Plan
+from dovetail.sites.query import Query
+
+PlanAt = Callable[[int], Plan]
+Passed = tuple[str, int]  #: the head and the place of a step
+
+
+def watched(plan: Plan, owner: str) -> set[Passed]:
+    """The steps that must be past an interval before rows of the owner's window may leave."""
+    return {(step.head, step.index) for step in plan.steps() if step.stream == owner}
+
+
+class Pace(Protocol):
+    """One site's answer to both questions."""
+
+    reports: bool  #: whether updates are sent for every interval, and progress is reported
+
+    def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
+        """Whether a copy, updated `through` an interval, is complete for this one.
+
+        `heard_until`: all messages that arrived by this time have been taken in.
+        """
+
+    def due(self, interval: int) -> int | None:
+        """The time at which a copy is complete for the interval, if that is known."""
+
+    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
+        """A step is done with these intervals."""
+
+    def settled(self, ticked: int, now: int) -> int:
+        """The last interval, of those up to `ticked`, that is over with all before it."""
+
+
+class Timed:
+    """By the clock, trusting in `delta`."""
+
+    reports = False
+
+    def __init__(self, query: Query, plan_at: PlanAt, first_interval: int) -> None:
+        self._query = query
+        self._plan_at = plan_at
+        self._settled = first_interval - 1
+
+    def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
+        return heard_until >= self.due(interval)
+
+    def due(self, interval: int) -> int:
+        return self._query.tick_time(interval) + self._query.delta
+
+    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
+        return
+
+    def settled(self, ticked: int, now: int) -> int:
+        while self._settled < ticked:
+            over = self._query.tick_time(self._settled + 1)
+            over += self._plan_at(self._settled + 1).horizon()
+            # a message that takes the longest time arrives just then, and after this
+            if over >= now:
+                break
+            self._settled += 1
+        return self._settled
+
+
+class Heartbeats:
+    """By what has been heard."""
+
+    reports = True
+
+    def __init__(self, owner: str, plan_at: PlanAt, first_interval: int) -> None:
+        self._owner = owner
+        self._plan_at = plan_at
+        self._settled = first_interval - 1
+        self._passed: dict[Passed, set[int]] = {}
+        self._watched: dict[Plan, set[Passed]] = {}
+
+    def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
+        return through is not None and through >= interval
+
+    def due(self, interval: int) -> None:
+        return None
+
+    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
+        self._passed.setdefault(step, set()).update(intervals)
+
+    def settled(self, ticked: int, now: int) -> int:
+        while self._settled < ticked:
+            plan = self._plan_at(self._settled + 1)
+            if plan not in self._watched:
+                self._watched = {plan: watched(plan, self._owner)}
+            steps = self._watched[plan]
+            if any(self._settled + 1 not in self._passed.get(step, ()) for step in steps):
+                break
+            self._settled += 1
+            for step in steps:
+                self._passed[step].discard(self._settled)
+        return self._settled
+
+
+def make_pace(heartbeats: bool, query: Query, owner: str, plan_at: PlanAt, first: int) -> Pace:
+    if heartbeats:
+        return Heartbeats(owner, plan_at, first)
+    return Timed(query, plan_at, first)

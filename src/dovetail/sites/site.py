@@ -1,0 +1,382 @@
+"""A site: one stream's window, copies of others, and its part of the plan.
+
+A site does no I/O and reads no clock. Whoever drives it calls `tick` with the rows of an interval
+when that has ended, `receive` with messages, and `advance` when the time `due` has come; the site
+sends through its `Network` and emits results through a callback. At one moment, ticks come first,
+then messages, then `advance`.
+
+The life of an interval at a site: its rows enter the window, rows that no one needs any more leave
+it, the copies are told (`Outlet.update`), and the interval's own rows set out on the sequence of
+their stream. A message of an interval that has not ended here yet is kept until it has.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.errors import ArgumentError
+from dovetail.kernel.keys import KeyCodec
+from dovetail.sites.copies import Copy, Facts, Outlet, Parts
+from dovetail.sites.matching import join_rows
+from dovetail.sites.messages import PLANNER, Header, Kind, Message, column
+from dovetail.sites.network import Network
+from dovetail.sites.oneway import ONE_WAY, Task
+from dovetail.sites.pace import make_pace
+from dovetail.sites.plan import LinkNeeds, PlacedStep, Plan
+from dovetail.sites.query import Query, times_of
+from dovetail.sites.rows import RowStore, empty
+from dovetail.sites.schedule import Schedule
+from dovetail.sites.statistics import measure
+from dovetail.sites.windows import Mask
+
+Emit = Callable[[int, pa.RecordBatch], None]  #: an interval, and results of it
+Continue = Callable[["Site", PlacedStep, Task], None]
+_WAITING_KINDS = (Kind.PROBE, Kind.KEYS)
+_STEP_KINDS = (*_WAITING_KINDS, Kind.ROWS, Kind.FOUND)
+
+
+class Site:
+    """The part of a distributed join that runs beside one stream."""
+
+    def __init__(
+        self, name: str, plan: Plan, network: Network, emit: Emit, *,
+        heartbeats: bool = False, first_interval: int = 1, statistics_every: int = 0,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.query: Query = plan.query
+        self.stream = self.query.stream(name)
+        self.schedule = Schedule(plan, first_interval)
+        self.window = RowStore(self.stream.qualified, self.stream.time_column)
+        self.ticked = first_interval - 1
+        self.next_number = 0
+        self.late = 0  #: messages that came when their interval and its plan were over
+        self._network = network
+        self._emit = emit
+        self._pace = make_pace(heartbeats, self.query, name, self.schedule.at, first_interval)
+        self._outlets: dict[str, Outlet] = {}
+        self._copies: dict[str, Copy] = {}
+        self._parked: dict[tuple[str, int, int], Task] = {}
+        self._waiting: list[tuple[PlacedStep, Task, Continue]] = []
+        self._early: list[Message] = []
+        self._backlog: list[pa.RecordBatch] = []  # intervals that wait for a plan to be agreed on
+        self._reports: dict[str, list[int]] = {}
+        self._statistics_every = statistics_every  # intervals; 0: never
+        self._rows_since = 0
+        self._now = 0
+        self._heard_until = -1  # no message that arrived by then is still to be received
+
+    # --- called from outside -------------------------------------------------------------------
+
+    def tick(self, interval: int, rows: pa.RecordBatch | None, now: int) -> None:
+        """The rows of an interval, in the order of their times; intervals come one by one.
+
+        Rows that are refused leave the site as it was.
+        """
+        if interval != self.ticked + len(self._backlog) + 1:
+            raise ArgumentError(
+                f"site {self.name!r} was given interval {interval} after "
+                f"{self.ticked + len(self._backlog)}: every interval, once and in order"
+            )
+        qualified = self._qualified(rows)
+        self._check_times(interval, qualified)
+        self._now, self._heard_until = now, now - 1
+        self._backlog.append(qualified)
+        self._work_off()
+
+    def receive(self, message: Message, now: int) -> None:
+        """A message of another site or of the planner."""
+        self._now, self._heard_until = now, now - 1
+        header = message.header
+        sender = self.query.names[header.sender] if header.sender >= 0 else ""
+        if header.kind == Kind.PROBE and "probe" not in message.parts:
+            # at once, while the copy has the rows that are referred to
+            message = Message(header, {"probe": self.copy(sender).probe_rows(message)})
+        if header.kind in _STEP_KINDS and not self.schedule.knows(header.interval):
+            self.late += 1
+            return
+        if header.kind in _WAITING_KINDS and header.interval > self.ticked:
+            self._early.append(message)
+            return
+        match header.kind:
+            case Kind.UPDATE:
+                self.copy(sender).update(message)
+                self._resume()
+            case Kind.PROBE:
+                self._probed(message)
+            case Kind.KEYS:
+                step = self._step(header)
+                ONE_WAY[step.algorithm].asked(self, step, message)
+            case Kind.ROWS | Kind.FOUND:
+                step = self._step(header)
+                task = self._parked.pop((step.head, step.index, header.interval))
+                ONE_WAY[step.algorithm].answered(self, step, task, message)
+            case Kind.DROP:
+                self._copies.pop(sender, None)
+            case Kind.PASSED:
+                self._heard(message.array("passed"))
+            case _:
+                self.schedule.receive(message, self.ticked + len(self._backlog), self._reply)
+                self._work_off()
+
+    def advance(self, now: int) -> None:
+        """Do what was waiting for the time; every message that has arrived by now is in."""
+        self._now = self._heard_until = now
+        self._resume()
+
+    def due(self) -> int | None:
+        """When `advance` has something to do; None if that depends on messages only."""
+        times = (self._pace.due(task.interval) for _, task, _ in self._waiting)
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits here for time or messages."""
+        return not (self._waiting or self._parked or self._early or self._backlog)
+
+    @property
+    def nbytes(self) -> int:
+        """The rows that are kept here, of the window and of copies of others."""
+        return self.window.nbytes + sum(copy.store.nbytes for copy in self._copies.values())
+
+    def check(self) -> None:
+        """Assert what the copies rely on."""
+        for copy in self._copies.values():
+            copy.check()
+
+    # --- an interval ----------------------------------------------------------------------------
+
+    def _work_off(self) -> None:
+        while self._backlog and self.schedule.may_tick(self.ticked + 1):
+            rows = self._backlog.pop(0)
+            self.ticked += 1
+            self._tick(self.ticked, rows)
+            early, self._early = self._early, []
+            for message in early:
+                self.receive(message, self._now)
+
+    def _qualified(self, rows: pa.RecordBatch | None) -> pa.RecordBatch:
+        if rows is None:
+            return empty(self.stream.qualified)
+        if rows.schema.names != self.stream.schema.names:
+            raise ArgumentError(
+                f"stream {self.name!r} has columns {self.stream.schema.names}, "
+                f"but was given {rows.schema.names}"
+            )
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self.stream.qualified)
+
+    def _tick(self, interval: int, rows: pa.RecordBatch) -> None:
+        start = self.next_number
+        numbers = np.arange(start, start + rows.num_rows)
+        self.next_number += rows.num_rows
+        self.window.append(numbers, rows)
+        settled = self._pace.settled(interval - 1, self._now)
+        first = self.window.first
+        if len(self.window.numbers):
+            until = self.query.boundary(settled)
+            needed = self.stream.window.first_needed(self.window.times, until)
+            first = max(first, int(self.window.numbers[0]) + needed)
+        self._update_copies(interval, settled, start, first)
+        self.window.expire(first)
+        self.schedule.forget(settled)
+        if any(not self.schedule.knows(n) for _, _, n in self._parked):  # its answer is late
+            kept = {k: task for k, task in self._parked.items() if self.schedule.knows(k[2])}
+            self.late += len(self._parked) - len(kept)
+            self._parked = kept
+        if self.schedule.at(interval).placed[self.name]:
+            self.proceed(Task(self.name, 0, interval, rows, numbers))
+        self._report()
+        self._rows_since += rows.num_rows
+        every = self._statistics_every
+        if every and interval % every == 0:
+            parts = measure(self, self._rows_since, every)
+            self._reply(Kind.STATISTICS, PLANNER, interval, parts)
+            self._rows_since = 0
+
+    def _check_times(self, interval: int, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        column = rows.column(self.stream.time_column)
+        times = times_of(column)
+        bounds = self.query.boundary(interval - 1), self.query.boundary(interval)
+        if column.null_count or times.min() < bounds[0] or times.max() >= bounds[1]:
+            raise ArgumentError(
+                f"interval {interval} of stream {self.name!r} has a time that is null or outside "
+                f"[{bounds[0]}, {bounds[1]}): cut rows by time, see dovetail.sites.Arrivals"
+            )
+        if (np.diff(times) < 0).any():
+            raise ArgumentError(
+                f"interval {interval} of stream {self.name!r} is not in the order of its times: "
+                "sort it, see dovetail.sites.Arrivals"
+            )
+
+    def _update_copies(self, interval: int, settled: int, start: int, first: int) -> None:
+        """Tell every site that copies this window; stop where no plan in use asks for it."""
+        needs = self._needs(self.schedule.at(interval), {})
+        draining: dict[str, LinkNeeds] = {}
+        for plan in self.schedule.between(settled + 1, interval - 1):
+            self._needs(plan, draining)
+        for holder in [n for n in self._outlets if n not in needs and n not in draining]:
+            del self._outlets[holder]
+            self._send(Header(Kind.DROP, *self._ends(holder), interval=interval))
+        for holder in [name for name in needs if name not in self._outlets]:
+            self._outlets[holder] = Outlet(
+                self.window, self.stream.window, start, self.query.compact
+            )
+        for holder, outlet in self._outlets.items():
+            wanted, old = (n.get(holder, LinkNeeds()) for n in (needs, draining))
+            parts, facts = outlet.update(wanted, old, start, first)
+            if parts or facts.get("expired") or facts.get("trimmed") or self._pace.reports:
+                header = Header(Kind.UPDATE, *self._ends(holder), interval=interval)
+                self._send(replace(header, **facts), parts)  # type: ignore[arg-type]
+
+    def _needs(self, plan: Plan, needs: dict[str, LinkNeeds]) -> dict[str, LinkNeeds]:
+        """Add to `needs` what each other site needs of this window by a plan."""
+        for (owner, holder), wanted in plan.needs.items():
+            if owner == self.name:
+                needs[holder] = needs.get(holder, LinkNeeds()) | wanted
+        return needs
+
+    # --- for the one-way joins ------------------------------------------------------------------
+
+    def proceed(self, task: Task) -> None:
+        """Take rows to the next step of their sequence, or emit them."""
+        placed = self.schedule.at(task.interval).placed[task.head]
+        if task.index == len(placed):
+            if task.rows.num_rows:
+                self._emit(task.interval, task.rows.select(self.query.result_columns))
+            return
+        step = placed[task.index]
+        if task.rows.num_rows:
+            for left, right in step.key.same:
+                task = task.reduced(_same(task.rows, left, right))
+        if task.rows.num_rows:
+            ONE_WAY[step.algorithm].start(self, step, task)
+        else:
+            self.finish(step, task)
+
+    def finish(self, step: PlacedStep, task: Task) -> None:
+        """No rows are left for this step, nor for those after it."""
+        plan = self.schedule.at(task.interval)
+        for later in plan.placed[task.head][step.index :]:
+            self._passed(later, task.interval)
+
+    def when_copied(self, step: PlacedStep, task: Task, then: Continue) -> None:
+        """Go on when the copy has all rows of the interval (constraint 1)."""
+        if self._is_ready(step, task):
+            then(self, step, task)
+        else:
+            self._waiting.append((step, task, then))
+
+    def park(self, task: Task) -> None:
+        """Keep rows until the answer to a question comes."""
+        self._parked[task.head, task.index, task.interval] = task
+
+    def copy(self, owner: str) -> Copy:
+        if owner not in self._copies:
+            self._copies[owner] = Copy(self.query.stream(owner))
+        return self._copies[owner]
+
+    def outlet(self, holder: str) -> Outlet | None:
+        return self._outlets.get(holder)
+
+    def send(
+        self, kind: Kind, to: str, step: PlacedStep, interval: int, parts: Parts,
+        facts: Facts | None = None,
+    ) -> None:  # fmt: skip
+        head = self.query.rank(step.head)
+        header = Header(kind, *self._ends(to), head, step.index, interval=interval)
+        self._send(replace(header, **(facts or {})), parts)  # type: ignore[arg-type]
+
+    def send_rows(self, step: PlacedStep, task: Task) -> None:
+        """Send rows to the window they are to be joined with."""
+        if not task.rows.num_rows:
+            self.finish(step, task)
+            return
+        outlet = self._outlets.get(step.stream)
+        numbers = task.numbers
+        parts: Parts
+        facts: Facts
+        if outlet is not None and numbers is not None and outlet.shares(numbers):
+            parts, facts = outlet.probe_rows(numbers)
+        else:
+            parts, facts = {"probe": task.rows}, {}
+        self.send(Kind.PROBE, step.stream, step, task.interval, parts, facts)
+
+    def join_copy(self, step: PlacedStep, task: Task) -> None:
+        """Join at the source, with the copy."""
+        copy = self.copy(step.stream)
+        rows = join_rows(self.query, step, task.rows, copy.store, copy.clock)
+        self._joined(step, task.interval, rows)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _probed(self, message: Message) -> None:
+        """Join at the destination, with the window."""
+        step = self._step(message.header)
+        store = self.window
+        clock = (int(store.numbers[0]) if len(store.numbers) else 0, store.times)
+        joined = join_rows(self.query, step, message.parts["probe"], store, clock)
+        self._joined(step, message.header.interval, joined)
+
+    def _joined(self, step: PlacedStep, interval: int, rows: pa.RecordBatch) -> None:
+        self._passed(step, interval)
+        self.proceed(Task(step.head, step.index + 1, interval, rows))
+
+    def _is_ready(self, step: PlacedStep, task: Task) -> bool:
+        copy = self._copies.get(step.stream)
+        return self._pace.ready(copy.through if copy else None, task.interval, self._heard_until)
+
+    def _resume(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for step, task, then in waiting:
+            self.when_copied(step, task, then)
+
+    def _step(self, header: Header) -> PlacedStep:
+        plan = self.schedule.at(header.interval)
+        return plan.placed[self.query.names[header.head]][header.step]
+
+    def _passed(self, step: PlacedStep, interval: int) -> None:
+        """A step is done with an interval; its stream's site must hear of it, sooner or later."""
+        if not self._pace.reports:
+            return
+        if step.stream == self.name:
+            self._pace.passed((step.head, step.index), [interval])
+        else:
+            code = (interval << 16) | (self.query.rank(step.head) << 8) | step.index
+            self._reports.setdefault(step.stream, []).append(code)
+
+    def _report(self) -> None:
+        """Once in an interval, tell the owners of windows what is done with."""
+        reports, self._reports = self._reports, {}
+        for target, codes in reports.items():
+            header = Header(Kind.PASSED, *self._ends(target), interval=self.ticked)
+            self._send(header, {"passed": column(np.array(codes, dtype=np.int64))})
+
+    def _heard(self, codes: Iterable[int]) -> None:
+        for code in np.asarray(codes).tolist():
+            head = self.query.names[(code >> 8) & 0xFF]
+            self._pace.passed((head, code & 0xFF), [code >> 16])
+
+    def _reply(self, kind: Kind, to: int, interval: int, parts: Parts) -> None:
+        me = self.query.rank(self.name)
+        self._send(Header(kind, me, to, interval=interval), parts)
+
+    def _ends(self, to: str) -> tuple[int, int]:
+        return self.query.rank(self.name), self.query.rank(to)
+
+    def _send(self, header: Header, parts: Parts | None = None) -> None:
+        self._network.send(Message(header, parts or {}))
+
+
+def _same(rows: pa.RecordBatch, left: str, right: str) -> Mask:
+    """Which rows have equal values in two columns."""
+    pair = [rows.column(left)], [rows.column(right)]
+    codec = KeyCodec((pair[0][0].type,))
+    codes, valid = zip(*(codec.encode(side) for side in pair), strict=True)
+    same = np.asarray(codes[0] == codes[1])
+    for mask in (*valid, codec.verify(*pair)):
+        if mask is not None:
+            same &= mask
+    return same

@@ -29,6 +29,7 @@ MODULES = (
     "dovetail.bench.diner.real",
     "dovetail.bench.diner.timed",
     "dovetail.bench.diner.bounds",
+    "dovetail.bench.miner",
 )
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1

@@ -1,0 +1,113 @@
+"""The three areas of one join attribute of one relation in memory, and what is known of each.
+
+Sections 3.3 and 4.1 of the DINER paper. Its symbols: `LastLwVal` is `lower`, `LastUpVal` is
+`upper`; `LwJoins`, `MdJoins` and `UpJoins` are `joins`; `LwTups`, `MdTups` and `UpTups` are `rows`,
+both in the order `LOWER, MIDDLE, UPPER`. Joins are overall results, not partial ones (footnote 2).
+Values are codes. The lower area is every code up to `lower`, the upper one every code from `upper`
+on, both inclusive, and `lower < upper`. Before the first flush there are no bounds, and all is
+middle.
+
+One thing differs. The paper sets the joins to 0 with each flush of the relation. A batch may need
+several flushes before any row of it comes in, and all but the first would then be decided on
+nothing; so the joins are set to 0 by the first row that comes after such a flush.
+
+Beyond the paper, `fading`: the counters are halved instead. With many inputs results are rare, and
+what a few rows found since the last flush says little; an area that loses by chance may lose rows
+that never come again, such as those of a relation that has each key once. Partial matches
+(`partial`), of which there are more, are counted besides, to tell areas of one benefit apart.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.kernel.keys import Codes
+
+LOWER, MIDDLE, UPPER = 0, 1, 2
+LEAST, MOST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+TIES = (UPPER, LOWER, MIDDLE)  # the order in which Algorithm 2 asks for the least benefit
+
+
+@dataclass
+class Areas:
+    """Bounds, counters and the clock hand of one attribute."""
+
+    lower: int | None = None
+    upper: int | None = None
+    hand: int | None = None  #: the code at which the clock hand stands
+    joins: list[int] = field(default_factory=lambda: [0, 0, 0])
+    rows: list[int] = field(default_factory=lambda: [0, 0, 0])
+    partial: list[int] = field(default_factory=lambda: [0, 0, 0])  #: partial matches, like `joins`
+
+    def areas_of(self, codes: Codes) -> NDArray[np.int64]:
+        """Which area each code lies in."""
+        if self.lower is None or self.upper is None:
+            return np.full(len(codes), MIDDLE)
+        found: NDArray[np.int64] = (
+            1 + (codes >= self.upper) - (codes <= self.lower).astype(np.int64)
+        )
+        return found
+
+    def count(self, codes: Codes) -> list[int]:
+        """How many of the codes lie in each area."""
+        counts: list[int] = np.bincount(self.areas_of(codes), minlength=3).tolist()
+        return counts
+
+    def joined(self, codes: Codes) -> None:
+        """Rows with these codes have helped to produce a result each."""
+        self.joins = [a + b for a, b in zip(self.joins, self.count(codes), strict=True)]
+
+    def matched(self, codes: Codes) -> None:
+        """Rows with these codes have found a partner each in a relation next to theirs."""
+        self.partial = [a + b for a, b in zip(self.partial, self.count(codes), strict=True)]
+
+    def begin_anew(self, *, fading: bool) -> None:
+        """Forget joins and matches, or half of them."""
+        self.joins = [joins // 2 if fading else 0 for joins in self.joins]
+        self.partial = [matches // 2 for matches in self.partial]
+
+    def arrived(self, codes: Codes) -> None:
+        self.rows = [a + b for a, b in zip(self.rows, self.count(codes), strict=True)]
+
+    def benefit(self, area: int) -> float:
+        return self.joins[area] / self.rows[area]
+
+    def partial_benefit(self, area: int) -> float:
+        return self.partial[area] / self.rows[area]
+
+    def move(self, codes: Codes, count: int, areas: list[int]) -> None:
+        """Let these areas, the lower and the upper one of them, hold about `count` rows again.
+
+        `codes` are those of all rows in memory. Without bounds both are set. The bounds never
+        cross: with one single code, the lower area holds everything.
+        """
+        if len(codes):
+            if self.lower is None:  # what was found before there were areas is of none of them
+                self.joins, self.partial = [0, 0, 0], [0, 0, 0]
+            at = min(count, len(codes)) - 1
+            if LOWER in areas or self.lower is None:
+                lower = int(np.partition(codes, at)[at])
+                self.lower = min(lower, (MOST if self.upper is None else self.upper) - 1)
+            if UPPER in areas or self.upper is None:
+                upper = int(np.partition(codes, len(codes) - 1 - at)[len(codes) - 1 - at])
+                self.upper = max(upper, self.lower + 1)
+        self.rows = self.count(codes)
+
+    def facts(self) -> dict[str, Any]:
+        """What a snapshot keeps: all but the numbers of rows, which are counted again."""
+        return {
+            "lower": self.lower,
+            "upper": self.upper,
+            "hand": self.hand,
+            "joins": list(self.joins),
+            "partial": list(self.partial),
+        }
+
+    def check(self, codes: Codes) -> None:
+        assert (self.lower is None) == (self.upper is None)
+        if self.lower is not None and self.upper is not None:
+            assert LEAST <= self.lower < self.upper <= MOST
+        assert self.rows == self.count(codes), "the rows of an area are miscounted"
+        assert all(joins >= 0 for joins in self.joins)

@@ -1,0 +1,264 @@
+"""What every multi-way join has: the split of its budget, arrival, flushing, Cleanup, and state.
+
+Arrival. A pushed batch is cut into slices that fit the working memory. A slice is encoded, freed of
+rows that can match nothing, made room for, combined with the rows in memory of all other relations
+in the order of their selectivity (`probing`), and inserted into every index of its own. Making room
+is the algorithm's own (`_make_room`).
+
+Deferred work. While the inputs are silent, blocks are joined with blocks (`blockjoins`); this is
+left after any block. When all inputs have ended, rows in memory that may be part of a result still
+to come are written as blocks, and all blocks are joined. That each combination comes once is shown
+in `cells`.
+
+Memory (`holding`). Of the budget, `WORKING_SHARE` is set aside at the start for transient needs:
+slices, combinations, output batches, blocks read back. The rest holds rows, their indexes, the
+input batch and the block catalogue.
+"""
+
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.kernel.keys import Codes
+from dovetail.kernel.memory import Reservation
+from dovetail.kernel.protocol import Context, Snapshot, Status
+from dovetail.multiway import state
+from dovetail.multiway.blockjoins import BlockJoins, MinerOptions, Room
+from dovetail.multiway.cells import Cell, newest_ticks
+from dovetail.multiway.combining import Combinations, Combiner, PairCounter
+from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, Holding
+from dovetail.multiway.keyindex import Slots
+from dovetail.multiway.output import Emitter
+from dovetail.multiway.payload import Chunk, Payload
+from dovetail.multiway.probing import ProbeOrder
+from dovetail.multiway.rows import JoinRows
+from dovetail.multiway.spec import MultiWaySpec
+
+_MOST_COMBINATIONS = 1 << 16
+
+
+class MultiWayJoin(Holding):
+    """The arriving phase, the work on disk, and snapshots."""
+
+    name: ClassVar[str]
+    default_options: ClassVar[MinerOptions] = MinerOptions()
+
+    def __init__(
+        self,
+        spec: MultiWaySpec,
+        context: Context,
+        snapshot: Snapshot | None = None,
+        options: MinerOptions | None = None,
+    ) -> None:
+        super().__init__(spec, context, options or self.default_options, snapshot)
+        self._slice_bytes = min(self.working_bytes // 8, self.block_bytes)
+        per_combination = 16 * len(spec) + 48
+        limit = min(self.working_bytes // 8 // per_combination, _MOST_COMBINATIONS)
+        self._combiner = Combiner(spec, max(16, limit))
+        self._emitter = Emitter(spec.output, self.working_bytes // 8)
+        self.order = ProbeOrder(spec)
+        # not itself: a cycle would keep the memory of a join that is not used any more
+        owner = weakref.proxy(self)
+        room = Room(
+            context, self.working_bytes // 2,
+            lambda: owner._make_room_for_blocks(),  # noqa: PLW0108  a bound method is a cycle again
+        )  # fmt: skip
+        self.joins = BlockJoins(
+            context, spec, self._encoders, (self._combiner, self._emitter), room, self.options
+        )
+        self._on_pairs: PairCounter | None = None  # on arrival
+        #: How many rows wait in the input buffer, if the owner can tell.
+        self.waiting: Callable[[], int] = lambda: 0
+        self._status = Status.IDLE
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    # -- the protocol -----------------------------------------------------------------------
+
+    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch in, and emit what it completes at once. Re-opens a finished input."""
+        self.joins.put_down()  # the rows that come need the memory
+        self.ended[side] = False
+        self._count_in(side, batch.num_rows)
+        if not batch.num_rows:
+            return
+        incoming = Reservation(self.ctx.budget, "input")
+        self._grow(incoming, batch.nbytes, "an input batch")
+        try:
+            for piece in self._slices(side, batch):
+                for out in self._arrive(side, piece):
+                    self.ctx.counters.emit("arriving", out.num_rows)
+                    yield out
+        finally:
+            incoming.resize(0)
+
+    def finish(self, side: int) -> None:
+        """That input has ended, as far as is known."""
+        self.ended[side] = True
+        self._status = Status.MORE if self.pending() else self._resting()
+
+    def status(self) -> Status:
+        return self._status
+
+    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
+        """Do deferred work until about `fuel` rows have been read or emitted."""
+        for phase, work in self._deferred():
+            counters = self.ctx.counters
+            before = counters.bytes_read + counters.flushed_bytes
+            for out in work:
+                fuel -= out.num_rows
+                counters.emit(phase, out.num_rows)
+                yield out
+            # reading a row costs too
+            fuel -= 1 + (counters.bytes_read + counters.flushed_bytes - before) // 64
+            if fuel <= 0 or self.waiting() > self.options.max_new_arrivals:
+                self._status = Status.MORE
+                return
+        self.joins.put_down()
+        self._status = self._resting()
+
+    def pending(self) -> int:
+        """About how many rows have yet to be read; 0 exactly when there is nothing to do."""
+        rows = sum(len(slots) for _, _, slots in self._to_set_down())
+        return rows + sum(cell.unmet_rows(self.joins.boxes(cell)) for cell in self.cells)
+
+    def snapshot(self) -> Snapshot:
+        return state.snapshot(self)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for table in self.tables:
+            table.check()
+        for cell in self.cells:
+            cell.check()
+        assert self._held_bytes() <= self._rows_held.nbytes
+        assert self.pages.nbytes <= self._catalogue.nbytes
+        total = self.ctx.budget.total_bytes
+        assert total is None or self.ctx.budget.used_bytes <= total
+
+    # -- for the algorithms -----------------------------------------------------------------
+
+    def _cell_of(self, codes: Codes) -> NDArray[np.int64] | None:
+        """The cell of each row, by the codes of its first attribute; None if there is one."""
+        return None
+
+    def _began_anew(self) -> None:
+        """The first row since a flush has come."""
+
+    def _combined(self, sources: Sequence[JoinRows], found: Combinations) -> None:
+        """Combinations came about on arrival."""
+
+    def _inserted(self, side: int, codes: list[Codes]) -> None:
+        """Rows with these codes of each attribute are in memory now."""
+
+    def _facts(self) -> dict[str, Any]:
+        """What the algorithm itself has to keep."""
+        return {}
+
+    def _restore_facts(self, facts: dict[str, Any]) -> None:
+        """The same, once the rows are back."""
+
+    # -- arriving ---------------------------------------------------------------------------
+
+    def _count_in(self, side: int, rows: int) -> None:
+        counted = self.ctx.counters.rows_in
+        counted += [0] * (len(self.spec) - len(counted))
+        counted[side] += rows
+
+    def _slices(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        index = self._encoders[side].index_bytes_per_row
+        row_bytes = batch.nbytes // batch.num_rows + 2 * index
+        step = max(1, self._slice_bytes // row_bytes)
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+    def _arrive(self, side: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        codes, valid = self._encoders[side].encode(rows)
+        if valid is not None and not valid.all():
+            self.ctx.counters.rows_unmatched_key += int((~valid).sum())
+            if not valid.any():
+                return
+            codes, rows = [some[valid] for some in codes], rows.filter(pa.array(valid))
+        order = np.argsort(codes[0], kind="stable")
+        codes, rows = [some.take(order) for some in codes], rows.take(pa.array(order))
+        index_bytes = self._encoders[side].index_bytes_per_row * len(order)
+        self._grow(self._rows_held, rows.nbytes + index_bytes, "rows")
+        ats = np.full(len(order), self.ctx.clock.tick())  # after the flushes that made room
+        arriving = JoinRows(codes, ats, Payload([Chunk(rows)]))
+        bits = yield from self._meet(side, arriving)
+        self.tables[side].insert(codes, ats, rows, bits)
+        self._inserted(side, codes)
+        self._settle()
+
+    def _meet(
+        self, side: int, arriving: JoinRows
+    ) -> Generator[pa.RecordBatch, None, NDArray[np.bool_]]:
+        """Emit what the arriving rows complete; returns which of them did."""
+        sources: list[JoinRows] = list(self.tables)
+        sources[side] = arriving
+        rows = [len(source) for source in self.tables]
+        if self._flushed:
+            self.order.flushed(rows)
+            self._began_anew()
+            self._flushed = False
+        bits = np.zeros(len(arriving), dtype=np.bool_)
+        self._combiner.take_found()
+        self._combiner.on_pairs = self._on_pairs
+        for found in self._combiner.combine(sources, side, self.order.plan(side, rows)):
+            bits[found[side]] = True
+            self._combined(sources, found)
+            yield from self._emitter.add(sources, found)
+        yield from self._emitter.drain()
+        self._combiner.on_pairs = None  # blocks that are joined do not count
+        self.order.found(self._combiner.take_found())
+        return bits
+
+    # -- deferred work ----------------------------------------------------------------------
+
+    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+        """What there is to do, in order; each piece is to be done before the next is asked for."""
+        cleaning = all(self.ended)
+        phase = "cleanup" if cleaning else "reactive"
+        while cleaning and (waiting := next(self._to_set_down(), None)) is not None:
+            self._set_down(*waiting)
+            yield phase, iter(())
+        while self.joins.begin(self.cells, cleaning=cleaning):
+            yield phase, self.joins.step()
+
+    def _to_set_down(self) -> Iterator[tuple[Cell, int, Slots]]:
+        """Rows in memory that may be part of results to come, if they were written."""
+        fresh = [np.flatnonzero(~table.copied) for table in self.tables]
+        cells = [
+            self._cell_of(table.codes[0].take(slots))
+            for table, slots in zip(self.tables, fresh, strict=True)
+        ]
+        for cell in self.cells:
+            inside = [
+                slots if numbers is None else slots[numbers == cell.number]
+                for slots, numbers in zip(fresh, cells, strict=True)
+            ]
+            newest = newest_ticks(self.tables, inside)
+            for relation, slots in enumerate(inside):
+                if len(slots) and cell.has_unmet(relation, newest):
+                    yield cell, relation, slots
+
+    def _set_down(self, cell: Cell, relation: int, slots: Slots) -> None:
+        """Write some of these rows, in the order of their first attribute."""
+        some = slots[: self._rows_of(relation, self._group_bytes)]
+        order = np.argsort(self.tables[relation].codes[0].take(some), kind="stable")
+        self._flush(cell, relation, some[order], keep=self.options.keep_copies)
+
+    def _resting(self) -> Status:
+        return Status.DONE if all(self.ended) else Status.IDLE
+
+    # -- state ------------------------------------------------------------------------------
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        state.restore(self, snapshot)
+
+
+__all__ = ["MIN_BYTES_PER_INPUT", "MultiWayJoin"]

@@ -1,0 +1,285 @@
+"""The work on disk: blocks are read and joined, a block at a time.
+
+`cells` says what has to be joined and `odometer` in which order. Whoever asks for a step drains
+it, and may then leave for as long as it likes: `put_down` gives the memory back and keeps what
+remains to be done.
+
+Beyond the paper, each an option:
+- Zone maps. A block is not read if no row of the piece it is joined with has a code that could
+  match any of its codes.
+- Reduction. Of a block only the rows are kept that match the piece it is joined with (a semi-join),
+  and a piece takes up as many blocks as fit that way. Where the reduced relations fit into memory,
+  a chunk reads each block of each relation once, so that the work grows with the sum of their
+  sizes. The paper's odometer has one block of each relation in memory, so its work grows with the
+  product: exponentially with the number of inputs. Where they do not fit, the odometer turns over
+  pieces as large as the memory allows.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.errors import ArgumentError
+from dovetail.kernel.catalogue import Entries
+from dovetail.kernel.memory import Reservation
+from dovetail.kernel.protocol import Context
+from dovetail.multiway.cells import Box, Cell
+from dovetail.multiway.combining import Combinations, Combiner
+from dovetail.multiway.odometer import Level, Odometer, join_sequences
+from dovetail.multiway.output import Emitter
+from dovetail.multiway.relation_blocks import RelationBlocks
+from dovetail.multiway.rows import Encoder, JoinRows, Part
+from dovetail.multiway.spec import MultiWaySpec, Reach
+
+_TICK_BYTES = 16  # of a row of a part: arrival and departure
+#: Of the budget, for blocks in the Reactive phase, where rows in memory have to make room for them;
+#: the paper's 19 blocks of 200 are less.
+_REACTIVE_SHARE = 1 / 4
+
+
+@dataclass(frozen=True)
+class MinerOptions:
+    """What may be set; the defaults are the paper's (section 5) where it has any."""
+
+    #: bytes of a flushed block; None: the paper's 10 KB, and more where the budget is large
+    block_bytes: int | None = None
+    max_outer_blocks: int = 19  #: MaxOuterMem: outer blocks in memory in the Reactive phase
+    max_new_arrivals: int = 1000  #: MaxNewArr: waiting rows that end the Reactive phase
+    zone_maps: bool = True  #: beyond the paper: leave out blocks that cannot match
+    reduce: bool = True  #: beyond the paper: keep only the rows of a block that match
+    fading: bool = True  #: beyond the paper: statistics fade, and partial matches break ties
+    #: beyond the paper: what Cleanup writes stays in memory, in case an input re-opens
+    keep_copies: bool = True
+
+    def __post_init__(self) -> None:
+        least = {"block_bytes": 1, "max_outer_blocks": 1, "max_new_arrivals": 0}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise ArgumentError(f"{name}={value!r} of MINER has to be at least {lowest}")
+
+
+class Room:
+    """The memory for blocks: a share of the working memory, and what else can be had."""
+
+    def __init__(self, context: Context, least_bytes: int, make_room: Callable[[], bool]) -> None:
+        self._budget = context.budget
+        self.least_bytes = least_bytes
+        self._make_room = make_room
+        self._held = Reservation(context.budget, "outer")
+
+    def ask(self, nbytes: int) -> int:
+        """Have room for so many bytes, or for as many as there can be; returns how many."""
+        self.give_back()
+        excess = nbytes - self.least_bytes
+        if excess > 0:
+            while not self._held.try_grow(excess):
+                if not self._make_room():
+                    free = (self._budget.total_bytes or 0) - self._budget.used_bytes
+                    self._held.try_grow(max(0, min(excess, free - self.least_bytes // 8)))
+                    break
+        return self.least_bytes + self._held.nbytes
+
+    def share(self, part: float) -> int:
+        """That part of the budget, but not less than can be had anyway."""
+        total = self._budget.total_bytes
+        return sys.maxsize if total is None else max(self.least_bytes, int(part * total))
+
+    def give_back(self) -> None:
+        self._held.resize(0)
+
+
+class BlockJoins:
+    """Joins the blocks of the cells, one step after the other."""
+
+    def __init__(
+        self, context: Context, spec: MultiWaySpec, encoders: Sequence[Encoder],
+        joining: tuple[Combiner, Emitter], room: Room, options: MinerOptions,
+    ) -> None:  # fmt: skip
+        self._ctx = context
+        self._spec = spec
+        self._encoders = encoders
+        self._combiner, self._emitter = joining
+        self._room = room
+        self._options = options
+        self._least_piece = room.least_bytes // (len(spec) + 1)
+        self._group_bytes = room.least_bytes // 2  # there is as much working memory again
+        self._odometer: Odometer | None = None
+
+    def boxes(self, cell: Cell) -> list[Box]:
+        """What is left to do in a cell, the next one last."""
+        if self._odometer is None or self._odometer.cell is not cell:
+            return list(cell.boxes)
+        return [box for box in (*cell.boxes[:-1], *self._odometer.remaining()) if box]
+
+    def put_down(self) -> None:
+        """Give the memory back; what was done stays done."""
+        if self._odometer is not None:
+            self._odometer.cell.replace(self._odometer.remaining())
+            self._odometer = None
+        self._room.give_back()
+
+    def begin(self, cells: Sequence[Cell], *, cleaning: bool) -> bool:
+        """Have something to do; False if there is nothing. To be asked before each step."""
+        if self._odometer is not None and self._odometer.exhausted:
+            self.put_down()
+        if self._odometer is None:
+            cell = next((cell for cell in cells if cell.next_box() is not None), None)
+            if cell is not None:
+                self._odometer = self._open(cell, cleaning)
+        return self._odometer is not None
+
+    def step(self) -> Iterator[pa.RecordBatch]:
+        """Read the chunk of outer blocks, or one inner block; join when all pieces are there."""
+        at = self._odometer
+        assert at is not None
+        if at.outer is None:
+            at.outer = self._read_outer(at)
+            at.open()
+            return
+        level = at.levels[-1]
+        self._read_next(at, level)
+        if not level.complete:
+            return
+        if not level.parts:
+            at.turn()
+        elif at.next_reach() is not None:
+            at.open()
+        else:
+            yield from self._join(at)
+            at.turn()
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def _open(self, cell: Cell, cleaning: bool) -> Odometer:
+        box = cell.boxes[-1]
+        plan = join_sequences(
+            self._spec, box.outer, [b - a for a, b in zip(box.low, box.high, strict=True)]
+        )
+        start, stop = box.low[box.outer], box.high[box.outer]
+        if not cleaning:
+            stop = min(stop, start + self._options.max_outer_blocks)
+        blocks, index = cell.relations[box.outer], self._index_bytes(box.outer)
+        least = len(plan) * self._least_piece
+        halves = cleaning and self._options.reduce
+        # what is left of the others after a reduction is hardly more than the outer blocks
+        wanted = (2 if halves else 1) * blocks.mean_bytes(stop - start, index) + least
+        room = self._room.ask(
+            wanted if cleaning else min(wanted, self._room.share(_REACTIVE_SHARE))
+        )
+        inner = max(least, room // 2) if halves else least
+        chunk = self._chunk(blocks, range(start, stop), room - inner, index)
+        return Odometer(cell, box, plan, start + chunk, inner // len(plan))
+
+    def _index_bytes(self, relation: int) -> int:
+        """What a row takes up in a part besides itself."""
+        return self._encoders[relation].index_bytes_per_row + _TICK_BYTES
+
+    @staticmethod
+    def _chunk(blocks: RelationBlocks, numbers: range, room: int, index: int) -> int:
+        """How many of these blocks there is room for, one at least."""
+        count = 0
+        for _, entries in blocks.scan(0, numbers.start, numbers.stop):
+            held = np.cumsum(entries["length"] + index * entries["rows"].astype(np.int64))
+            fitting = int(np.searchsorted(held, room, side="right"))
+            count += fitting
+            if fitting < len(entries):
+                break
+            room -= int(held[-1])
+        return max(1, count)
+
+    def _read_outer(self, at: Odometer) -> Part:
+        outer = at.box.outer
+        numbers = range(at.box.low[outer], at.stop)
+        blocks = at.cell.relations[outer]
+        parts = [self._read(at.cell, outer, n, blocks.lists[0].entry(n)) for n in numbers]
+        return Part.joined(parts, self._group_bytes)
+
+    def _read(self, cell: Cell, relation: int, number: int, entry: np.void) -> Part:
+        run = self._ctx.store.read(entry)
+        departed = cell.relations[relation].departed(number, entry)
+        return Part.of(run, self._encoders[relation], departed)
+
+    def _next_block(self, at: Odometer, level: Level) -> tuple[int, np.void] | None:
+        """The next block for the innermost piece, with its number; None at the end."""
+        reach, high = level.reach, at.box.high[level.reach.child]
+        blocks = at.cell.relations[reach.child]
+        for first, entries in blocks.scan(reach.child_attribute, level.stop, high):
+            place = 0
+            if self._options.zone_maps:
+                may_meet = self._may_meet(at.part_of(reach.parent), reach, entries)
+                place = int(may_meet.argmax())
+                if not may_meet[place]:
+                    continue
+            return first + place, entries[place]
+        return None
+
+    def _may_meet(self, part: Part, reach: Reach, zone: Entries) -> NDArray[np.bool_]:
+        """Which blocks have a range of codes that could match a code of the part."""
+        codec = self._spec.codecs[reach.edge]
+        low = codec.candidates(np.ascontiguousarray(zone["code_min"]))[0]
+        high = codec.candidates(np.ascontiguousarray(zone["code_max"]))[1]
+        return part.index(reach.parent_attribute).ranges_met(low, high)
+
+    def _read_next(self, at: Odometer, level: Level) -> None:
+        """Read a block more into the innermost piece; closes it if it is full or at its end."""
+        relation = level.reach.child
+        found = self._next_block(at, level)
+        if found is None:
+            level.stop = at.box.high[relation]
+            level.close(self._group_bytes)
+            return
+        number, entry = found
+        block = self._read(at.cell, relation, number, entry)
+        part: Part | None = block
+        if self._options.reduce:
+            part = self._reduced(block, at.part_of(level.reach.parent), level.reach)
+        level.stop = number + 1
+        if part is not None:
+            level.parts.append(part)
+            level.nbytes += int(entry["length"]) * len(part) // len(block)
+            level.nbytes += self._index_bytes(relation) * len(part)
+        # the next block has to fit as well, whatever it is reduced to
+        full = level.nbytes + self._least_piece > at.piece_bytes
+        if not self._options.reduce or full or level.stop >= at.box.high[relation]:
+            level.close(self._group_bytes)
+
+    def _reduced(self, part: Part, parent: Part, reach: Reach) -> Part | None:
+        """The rows of a part that match any of the piece it is joined with."""
+        low, high = self._spec.codecs[reach.edge].candidates(part.codes[reach.child_attribute])
+        hits = parent.probe(reach.parent_attribute, low, high)
+        if hits is None:
+            return None
+        slots = np.unique(hits[1].probing)
+        return part if len(slots) == len(part) else part.select(slots)
+
+    # -- joining ----------------------------------------------------------------------------
+
+    def _join(self, at: Odometer) -> Iterator[pa.RecordBatch]:
+        """The pieces meet; what was emitted when the rows arrived is left out."""
+        parts = [at.part_of(relation) for relation in range(len(self._spec))]
+        newest = max(int(part.ats.max()) for part in parts)
+        if newest < min(int(part.dts.min()) for part in parts):
+            return  # all of them were in memory together
+        sources: Sequence[JoinRows] = parts
+        for found in self._combiner.combine(sources, at.box.outer, at.plan):
+            fresh = _came_too_late(parts, found)
+            if fresh.any():
+                some = {relation: slots[fresh] for relation, slots in found.items()}
+                yield from self._emitter.add(sources, some)
+        yield from self._emitter.drain()
+
+
+def _came_too_late(parts: Sequence[Part], found: Combinations) -> NDArray[np.bool_]:
+    """In which combinations some row came when another had already left memory."""
+    newest = parts[0].ats.take(found[0])
+    departed = parts[0].dts.take(found[0])
+    for relation in range(1, len(parts)):
+        slots = found[relation]
+        np.maximum(newest, parts[relation].ats.take(slots), out=newest)
+        np.minimum(departed, parts[relation].dts.take(slots), out=departed)
+    return np.asarray(newest >= departed)

@@ -1,0 +1,103 @@
+"""Rows of several relations to combinations, relation after relation, in pieces of bounded size.
+
+A *plan* starts with one relation and walks the edges of the join tree, each from a relation that is
+already in to one that is not. A set of partial combinations is held as an array of slots for each
+relation that is in. Walking an edge looks the codes of all of them up at once in the index of the
+relation that comes in, and cuts what is found into pieces of at most `limit` combinations, each of
+which goes on alone. So there is never more than one piece for each relation, however many results
+there are; and combinations that find nobody go no further (early stop, section 4.1).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.kernel.keys import KeyCodec
+from dovetail.multiway.keyindex import Slots
+from dovetail.multiway.rows import JoinRows
+from dovetail.multiway.spec import MultiWaySpec, Reach
+
+Combinations = dict[int, Slots]  #: the slots of each relation, all of one length
+PairCounter = Callable[[Reach, Sequence[JoinRows], Slots, Slots], None]
+
+
+class Combiner:
+    """Joins rows of the inputs of one spec."""
+
+    def __init__(self, spec: MultiWaySpec, limit: int) -> None:
+        self._spec = spec
+        self._limit = limit
+        self.found = [0] * len(spec.edges)  #: pairs of rows that matched, by edge, since last taken
+        #: told of pairs that matched: the edge as it was walked, and the rows at its two ends
+        self.on_pairs: PairCounter | None = None
+        self._compared = [_has_to_be_compared(codec) for codec in spec.codecs]
+        self._columns = [
+            tuple(
+                [spec.schemas[end].get_field_index(name) for name in names]
+                for end, names in zip(edge.ends, edge.columns, strict=True)
+            )
+            for edge in spec.edges
+        ]
+
+    def take_found(self) -> list[int]:
+        found, self.found = self.found, [0] * len(self.found)
+        return found
+
+    def combine(
+        self, sources: Sequence[JoinRows], first: int, plan: Sequence[Reach]
+    ) -> Iterator[Combinations]:
+        """All combinations of the rows of each relation, which begin with relation `first`."""
+        if not all(len(source) for source in sources):
+            return
+        rows = len(sources[first])
+        for start in range(0, rows, self._limit):
+            begin: Combinations = {first: np.arange(start, min(start + self._limit, rows))}
+            yield from self._extend(sources, begin, plan)
+
+    def _extend(
+        self, sources: Sequence[JoinRows], partial: Combinations, plan: Sequence[Reach]
+    ) -> Iterator[Combinations]:
+        if not plan:
+            yield partial
+            return
+        reach, rest = plan[0], plan[1:]
+        codes = sources[reach.parent].codes[reach.parent_attribute].take(partial[reach.parent])
+        low, high = self._spec.codecs[reach.edge].candidates(codes)
+        hits = sources[reach.child].probe(reach.child_attribute, low, high)
+        if hits is None:
+            return
+        slots, span = hits
+        for probing, positions in span.pairs(self._limit):
+            found = slots.take(positions)
+            matching = self._verify(sources, reach, partial[reach.parent].take(probing), found)
+            if matching is not None:
+                probing, found = probing[matching], found[matching]
+            self.found[reach.edge] += len(found)
+            if len(found):
+                if self.on_pairs is not None:
+                    parents = partial[reach.parent].take(probing)
+                    self.on_pairs(reach, sources, parents, found)
+                wider = {number: some.take(probing) for number, some in partial.items()}
+                wider[reach.child] = found
+                yield from self._extend(sources, wider, rest)
+
+    def _verify(
+        self, sources: Sequence[JoinRows], reach: Reach, parents: Slots, children: Slots
+    ) -> NDArray[np.bool_] | None:
+        """Which candidates really match; None when all of them do."""
+        if not self._compared[reach.edge]:
+            return None
+        turned = self._spec.edges[reach.edge].ends[0] != reach.parent
+        columns = self._columns[reach.edge]
+        one = sources[reach.parent].payload.gather(parents, columns[turned])
+        two = sources[reach.child].payload.gather(children, columns[not turned])
+        return self._spec.codecs[reach.edge].verify(one.columns, two.columns)
+
+
+def _has_to_be_compared(codec: KeyCodec) -> bool:
+    """Whether codes alone do not tell: hashes, and bands of floats, where rounding decides."""
+    if codec.within is None:
+        return not codec.exact
+    return bool(pa.types.is_floating(codec.types[0]))

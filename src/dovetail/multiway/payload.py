@@ -1,0 +1,206 @@
+"""The rows themselves, in Arrow: batches one behind the other, addressed by slot.
+
+Rows that leave are not cut out of their batch at once, which would copy all of it for a few of
+them; they stay as dead weight until an eighth of the batch is dead. `nbytes` counts them, for they
+are in memory.
+
+A batch remembers the block of a snapshot that holds it, and which of the block's rows it still
+has; so a snapshot writes only batches that are new, and not those that have lost a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.kernel.runs import FAN_IN, Block, Rows, variable_bytes
+from dovetail.multiway.keyindex import Slots
+
+_MOST_DEAD = 8  # one row in so many
+_EVEN, _FEW_BYTES = 4, 64  # a row up to so many times the mean row and so many bytes is no outlier
+
+
+@dataclass
+class Chunk:
+    """A batch and which of its rows are alive, in order; `live` is None if all are."""
+
+    rows: pa.RecordBatch
+    live: Rows | None = None
+    block: Block | None = None
+    origin: Rows | None = None  #: where in `block` each of `rows` is; None: in the same place
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows) if self.live is None else len(self.live)
+
+    @property
+    def places(self) -> Rows:
+        """Where in the batch the rows alive are."""
+        return np.arange(self.rows.num_rows) if self.live is None else self.live
+
+    @property
+    def dead(self) -> int:
+        return int(self.rows.num_rows) - len(self)
+
+    def drop(self, gone: NDArray[np.bool_]) -> None:
+        """Let the marked ones of the rows alive die."""
+        self.live = self.places[~gone]
+        if self.dead * _MOST_DEAD >= self.rows.num_rows:
+            self.compact()
+
+    def compact(self) -> None:
+        if self.live is None:
+            return
+        if self.block is not None:
+            self.origin = self.in_block()
+            if 2 * len(self.origin) < int(self.block["rows"]):
+                self.block = self.origin = None  # not worth keeping: it is written anew
+        self.rows, self.live = self.rows.take(pa.array(self.live)), None
+
+    def in_block(self) -> Rows:
+        """Where in its block the rows alive are."""
+        return self.places if self.origin is None else self.origin.take(self.places)
+
+
+class Payload:
+    """The rows of one relation by slot."""
+
+    def __init__(self, chunks: Sequence[Chunk] = (), merge_bytes: int = 0) -> None:
+        self.chunks = list(chunks)
+        self._merge_bytes = merge_bytes
+        self.changed()
+
+    def changed(self) -> None:
+        """To be called when chunks were changed from outside."""
+        self._known_starts: Rows | None = None
+        self._known_bytes = -1  # asking Arrow is slow, and many live too briefly to be asked about
+        self._lengths: Rows | bool | None = False
+
+    @property
+    def _starts(self) -> Rows:
+        if self._known_starts is None:
+            self._known_starts = np.cumsum([0, *(len(chunk) for chunk in self.chunks)])
+        return self._known_starts
+
+    @property
+    def _nbytes(self) -> int:
+        if self._known_bytes < 0:
+            self._known_bytes = sum(int(chunk.rows.nbytes) for chunk in self.chunks)
+        return self._known_bytes
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """With the dead, and with the lists of the living."""
+        lists = sum(8 * len(chunk) for chunk in self.chunks if chunk.live is not None)
+        return self._nbytes + lists
+
+    @classmethod
+    def grouped(cls, chunks: list[Chunk], group_bytes: int) -> "Payload":
+        """Chunks without dead rows, put together in groups of so many bytes; uses the list up."""
+        chunks.reverse()
+        groups: list[Chunk] = []
+        while chunks:
+            group = [chunks.pop().rows]
+            nbytes = group[0].nbytes
+            while chunks and nbytes + chunks[-1].rows.nbytes <= group_bytes:
+                group.append(chunks.pop().rows)
+                nbytes += group[-1].nbytes
+            groups.append(Chunk(group[0] if len(group) == 1 else pa.concat_batches(group)))
+        return cls(groups)
+
+    def restore(self, chunk: Chunk) -> None:
+        """Add rows that a block holds; they are not merged with others."""
+        self.chunks.append(chunk)
+        self.changed()
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        """Add rows that own their buffers, behind all others."""
+        self.chunks.append(Chunk(rows))
+        while len(self.chunks) >= FAN_IN:
+            tail = self.chunks[-FAN_IN:]
+            sizes = [len(chunk) for chunk in tail]
+            nbytes = sum(chunk.rows.nbytes for chunk in tail)
+            if sizes[0] > sum(sizes[1:]) or nbytes > self._merge_bytes:
+                break
+            for chunk in tail:
+                chunk.compact()
+            self.chunks[-FAN_IN:] = [Chunk(pa.concat_batches([chunk.rows for chunk in tail]))]
+        self.changed()
+
+    def remove(self, gone: NDArray[np.bool_]) -> None:
+        """Take out the slots that are marked; those behind them move up."""
+        for chunk, start, stop in self._spans():
+            part = gone[start:stop]
+            if part.any():
+                chunk.drop(part)
+        self.chunks = [chunk for chunk in self.chunks if len(chunk)]
+        self.changed()
+
+    def compact(self) -> bool:
+        """Give up the dead; False if there were none."""
+        dead = [chunk for chunk in self.chunks if chunk.dead]
+        for chunk in dead:
+            chunk.compact()
+        self.changed()
+        return bool(dead)
+
+    def gather(self, slots: Slots, columns: Sequence[int] | None = None) -> pa.RecordBatch:
+        """These rows, one at least, or some columns of them, in buffers of their own."""
+        if len(self.chunks) == 1:
+            return _take(self.chunks[0], slots, columns)
+        number = np.searchsorted(self._starts, slots, side="right") - 1
+        order = np.argsort(number, kind="stable")
+        cuts = np.searchsorted(number[order], np.arange(len(self.chunks) + 1))
+        parts = [
+            _take(chunk, slots[order[a:b]] - start, columns)
+            for (chunk, start, _), a, b in zip(self._spans(), cuts[:-1], cuts[1:], strict=True)
+            if a < b
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_batches(parts).take(pa.array(back))
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a mean row."""
+        return self._nbytes // max(1, sum(int(chunk.rows.num_rows) for chunk in self.chunks)) + 1
+
+    @property
+    def lengths(self) -> Rows | None:
+        """The bytes of each row's strings and lists, if rows differ much in that; else None."""
+        if isinstance(self._lengths, bool):
+            found = [_lengths(chunk) for chunk in self.chunks]
+            known = [lengths for lengths in found if lengths is not None]
+            self._lengths = None
+            if known and len(known) == len(found):
+                lengths = np.concatenate(known)
+                if lengths.max() > _EVEN * (lengths.mean() + _FEW_BYTES):
+                    self._lengths = lengths
+        assert not isinstance(self._lengths, bool)
+        return self._lengths
+
+    def check(self) -> None:
+        assert all(len(chunk) for chunk in self.chunks)
+        for chunk in self.chunks:
+            assert chunk.dead * _MOST_DEAD < chunk.rows.num_rows, "too much dead weight"
+
+    def _spans(self) -> list[tuple[Chunk, int, int]]:
+        starts = self._starts.tolist()
+        return list(zip(self.chunks, starts[:-1], starts[1:], strict=True))
+
+
+def _take(chunk: Chunk, slots: Slots, columns: Sequence[int] | None) -> pa.RecordBatch:
+    places = slots if chunk.live is None else chunk.live.take(slots)
+    rows = chunk.rows if columns is None else chunk.rows.select(list(columns))
+    return rows.take(pa.array(places))
+
+
+def _lengths(chunk: Chunk) -> Rows | None:
+    found = variable_bytes(chunk.rows.columns)
+    return None if found is None else found.take(chunk.places)

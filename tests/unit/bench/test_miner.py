@@ -1,0 +1,90 @@
+"""The MINER figures at a tiny size, and the parts they are made of."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dovetail.bench import miner, registry
+from dovetail.bench.miner_runs import Inputs, Setting, batches, chain, even_chain, run, star
+from dovetail.bench.progress import Silent
+from dovetail.bench.result import Result
+from dovetail.testing.multiway import combinations
+
+NAMES = ("miner-inputs", "miner-buffer", "miner-star", "miner-growth")
+
+
+def result(name: str, only: str, rows: int) -> Result:
+    benchmark = registry.find(name)
+    config = benchmark.configure(rows=rows, repetitions=("1",), only=only)
+    return registry.run(benchmark, config, Silent())
+
+
+def test_benchmarks_when_listed_then_are_all_there() -> None:
+    assert set(NAMES) <= set(registry.benchmarks())
+
+
+@pytest.mark.parametrize(("name", "only"), [("miner-inputs", "3 inputs,5%"), ("miner-star", "5%")])
+def test_figure_when_tiny_then_has_a_ratio_for_every_rival_and_its_raw_numbers(
+    name: str, only: str
+) -> None:
+    found = result(name, only, 1_500)
+    assert found.ok, found.failures
+    assert set(found.ratios) == {f"miner-paper/{only}", f"mjoin/{only}"}
+    facts = found.facts["points"][only]
+    for rival in ("miner-paper", "mjoin"):
+        assert facts["flushed_rows"][rival] > 0, "nothing was spilled: the size is too small"
+        assert facts["peak_bytes"][rival] <= facts["budget_bytes"]
+        online = facts["results_online"]
+        ratio = found.ratios[f"{rival}/{only}"].median
+        assert ratio == pytest.approx(max(1, online["miner"]) / max(1, online[rival]), rel=1e-3)
+    assert 0 < facts["share_online"]["miner"] < 1
+
+
+def test_buffer_when_sources_pause_then_rows_wait_until_the_join_is_called_back() -> None:
+    found = result("miner-buffer", "3 inputs,50%", 1_500)
+    assert found.ok, found.failures
+    facts = found.facts["points"]["3 inputs,50%"]
+    limit = found.facts["rows_that_end_the_reactive_phase"]["3 inputs,50%"]
+    assert facts["results_in_reactive_phase"]["miner"] > 0
+    assert limit < facts["largest_input_buffer"]["miner"] < 2 * limit, "it hands over promptly"
+
+
+def test_growth_when_there_are_three_inputs_then_the_odometer_of_blocks_reads_more() -> None:
+    found = result("miner-growth", "3", 250)
+    assert found.ok, found.failures
+    ratio = found.ratios["miner-paper/3"].median
+    assert ratio is not None
+    assert ratio > 2
+    assert "miner-paper" not in miner.GROWTH[-1].contenders, "it would not end"
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda rng: chain(rng, 60, 4), lambda rng: star(rng, 40), lambda rng: even_chain(rng, 30, 5)],
+)
+def test_inputs_when_drawn_then_the_number_of_results_is_the_oracle_s(draw: miner.Value) -> None:
+    inputs: Inputs = draw(np.random.default_rng(4))  # type: ignore[arg-type, assignment]
+    assert inputs.whole == combinations(inputs.spec, inputs.relations).total() > 0
+    handed = sorted((batch.side, batch.start, batch.stop) for batch in batches(inputs))
+    assert sum(stop - start for _, start, stop in handed) == inputs.rows
+
+
+@pytest.mark.parametrize("algorithm", ["miner", "mjoin"])
+def test_run_when_it_goes_on_to_the_end_then_all_results_are_there(algorithm: str) -> None:
+    inputs = chain(np.random.default_rng(2), 900, 3)
+    found = run(algorithm, inputs, Setting(inputs.budget(0.05), complete=True))
+    assert found.flushed_rows > 0
+    assert sum(found.by_phase.values()) == inputs.whole
+    assert found.results < inputs.whole
+
+
+def test_run_when_a_join_finds_too_much_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = miner.STAR[0].draw
+    few = dataclasses.replace(
+        miner.STAR[0], draw=lambda rng, rows: dataclasses.replace(draw(rng, rows), whole=3)
+    )
+    monkeypatch.setattr(miner, "STAR", (few,))
+    found = result("miner-star", "5%", 600)
+    assert not found.ok
+    assert "of 3 results" in found.failures[0].error

@@ -4,7 +4,6 @@ An operator gets batches from alternating sides and hands its results out as the
 engine sees both inputs whole. All of them leave their results materialised in Arrow memory.
 """
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.bench.data import KEY, Relations
+from dovetail.bench.machine import available_cores
 from dovetail.bench.measure import Contender, Measured, expect_rows
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
@@ -136,7 +136,7 @@ def duckdb_contenders(relations: Relations) -> list[Contender]:
 
         return Contender(f"duckdb-{kind}" + ("-one-thread" if threads == 1 else ""), run)
 
-    threads = {len(os.sched_getaffinity(0)), 1}
+    threads = {available_cores(), 1}
     return [contender(kind, count) for count in threads for kind in ("arrow", "native")]
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.bench.diner.simulate import BATCH_ROWS, MOST_WAITING, SILENCE_MS, Costs, Work
-from dovetail.bench.diner.streams import TUPLE_BYTES, Rng, Times, steady, with_pauses
+from dovetail.bench.diner.streams import TUPLE_BYTES, Batch, Rng, Times, steady, with_pauses
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context, Status
@@ -55,17 +55,6 @@ class Inputs:
         """That share of the input, but never less than a join needs."""
         least = MIN_BYTES_PER_INPUT * len(self.relations)
         return max(int(share * self.rows * TUPLE_BYTES), least)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows of one input that are handed over together, once the last of them has come."""
-
-    side: int
-    start: int
-    stop: int
-    time: float
-    burst: int  #: counts the silences before it
 
 
 @dataclass

@@ -7,7 +7,6 @@ the clock starts, as they are in the memory of a batch engine, and results stay 
 """
 
 import multiprocessing
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,10 +20,10 @@ import pyarrow as pa
 
 from dovetail.bench.data import KEY, Relations
 from dovetail.bench.kernel_runs import BATCH_ROWS, finish, operator_of
+from dovetail.bench.machine import available_cores
 from dovetail.bench.measure import Contender, Measured, expect_rows
 from dovetail.kernel.keys import spread
-
-_SIDES = ("left", "right")
+from dovetail.kernel.protocol import SIDE_NAMES
 
 
 class Share(NamedTuple):
@@ -41,10 +40,10 @@ class Share(NamedTuple):
 @contextmanager
 def parallel_contender(name: str, relations: Relations, algorithm: str) -> Iterator[Contender]:
     """Operators with unbounded budgets on all cores; they wait for their turns until the end."""
-    workers = len(os.sched_getaffinity(0))
+    workers = available_cores()
     spawning = multiprocessing.get_context("spawn")  # forking would copy the threads of Arrow
     with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as directory:
-        for side in _SIDES:
+        for side in SIDE_NAMES:
             table = getattr(relations, side)
             with pa.ipc.new_file(Path(directory, side), table.schema) as writer:
                 writer.write_table(table)
@@ -87,7 +86,7 @@ def _run(pipes: list["Connection[str, int]"], relations: Relations) -> Measured:
 
 def _work(pipe: "Connection[int, str]", directory: Path, algorithm: str, share: Share) -> None:
     """Join whenever told to, and say how many results there were; ends when the pipe does."""
-    left, right = (_in_memory(directory / side) for side in _SIDES)
+    left, right = (_in_memory(directory / side) for side in SIDE_NAMES)
     relations = Relations(left, right, pairs=0)  # how many there are is what is found out
     batches = list(relations.batches(BATCH_ROWS))
     pipe.send(0)

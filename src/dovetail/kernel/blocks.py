@@ -200,6 +200,17 @@ class BlockStore:
             log.close()
         self._readers.close()
 
+    def in_use(self, entries: NDArray[np.void]) -> tuple[NDArray[np.void], list[str]]:
+        """These entries, renumbered by the files that hold them alone, and the files' names.
+
+        Blocks in a log are found without a number.
+        """
+        entries = entries.copy()
+        numbered = entries["file"] != IN_LOG
+        used, numbers = np.unique(entries["file"][numbered], return_inverse=True)
+        entries["file"][numbered] = numbers
+        return entries, [self.files[int(index)] for index in used]
+
     def begin(self, stem: str, counters: Counters) -> None:
         """Start a new generation of files, after `sync`; what was appended stays readable."""
         assert not self._writers

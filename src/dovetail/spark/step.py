@@ -30,12 +30,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
 from dovetail.errors import DovetailError
-from dovetail.kernel.blocks import IN_LOG, BlockStore
+from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
 from dovetail.kernel.protocol import SIDES, Context, Counters, Operator, Snapshot, Status
 from dovetail.spark.faults import fault_point
@@ -350,18 +349,13 @@ def _operator(
 def _durable_snapshot(operator: Operator) -> tuple[Snapshot, list[str]]:
     """A snapshot that is on stable storage, and the names of all files that it needs.
 
-    The files of the blocks come first, and the blocks are renumbered after them; blocks in a log
-    are found without a number.
+    The files of the blocks come first, and the blocks are renumbered after them.
     """
     snapshot = operator.snapshot()
     store = operator.ctx.store
     store.sync()
-    blocks = snapshot.blocks.copy()
-    numbered = blocks["file"] != IN_LOG
-    used, numbers = np.unique(blocks["file"][numbered], return_inverse=True)
-    blocks["file"][numbered] = numbers
-    files = [*(store.files[int(index)] for index in used), *snapshot.files]
-    return Snapshot(snapshot.meta, blocks, snapshot.files), files
+    blocks, files = store.in_use(snapshot.blocks)
+    return Snapshot(snapshot.meta, blocks, snapshot.files), [*files, *snapshot.files]
 
 
 def _resident_bytes() -> int | None:

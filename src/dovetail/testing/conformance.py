@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import MemoryBudgetError
-from dovetail.kernel.blocks import IN_LOG, BlockStore
+from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Counters, Snapshot, Status
 from dovetail.testing.arrivals import Crash, Finish, Poll, Push, Restore, Save, Script, Step
@@ -249,12 +249,9 @@ class _Drive:
         """Save as the Spark runtime does: through text, naming only the files in use."""
         snapshot = self.operator.snapshot()
         self._store.sync()
-        blocks = snapshot.blocks.copy()
-        numbered = blocks["file"] != IN_LOG
-        used, numbers = np.unique(blocks["file"][numbered], return_inverse=True)
-        blocks["file"][numbered] = numbers
+        blocks, files = self._store.in_use(snapshot.blocks)
         self._saved = Snapshot(json.loads(json.dumps(snapshot.meta)), blocks)
-        self._saved_files = tuple(self._store.files[int(index)] for index in used)
+        self._saved_files = tuple(files)
         self._saved_position = list(self._position)
         self._saved_ended = list(self._ended)
         self._settle()

@@ -5,22 +5,21 @@ rows in a micro-batch. Rivals: Spark's stream-static join as a sort-merge join, 
 cached, and with a broadcast hint where the table is small enough for one; of these the fastest
 counts. Ours has 1 % and 10 % of the table as its budget.
 
-All of them take turns. In a turn a contender gets two files more, runs its query until they are
-done, and the second micro-batch is measured: the first one warms up. The first turns warm up
-caches and are not counted.
+All of them take turns. The first turns warm up caches and are not counted.
 
-- busy: the time of the micro-batch, and of any that it leaves work to, for each stream row;
-- wait50, wait95: from the start of the micro-batch in which a row came to the end of the one that
-  emitted it, the median row and the 95th of a hundred.
+- busy: the time of a micro-batch, and of any that it leaves work to, for each stream row;
+- wait50, wait95: from the arrival of a row to the end of the micro-batch that emitted it, the
+  median row and the 95th of a hundred, of a stream that comes evenly, as fast as the fastest of
+  Spark's joins can bear. A slower rival has no such wait: it grows without end.
+
+How both are measured is in `spark_enrich_turns`.
 
 Staging is shown apart, with the number of micro-batches that pay it back.
 """
 
 import binascii
-import json
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,22 +29,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dovetail.api import enrich, progress
-from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved, warm_up
+from dovetail.bench.measure import Contender, Runs, interleaved, warm_up
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config
 from dovetail.bench.result import Failure, Result, Spread, goals, significant
+from dovetail.bench.spark_enrich_turns import Turns
 from dovetail.bench.spark_runs import PARTITIONS, SparkBed, spark_bed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    Plan = Callable[[DataFrame, Path], DataFrame]
+    from dovetail.bench.spark_enrich_turns import Plan
 
 NAME = "spark-enrich"
 SIZES = {"3.5M": 0.175, "20M": 1.0}  #: of the largest table
 SHARES = {"1%": 0.01, "10%": 0.10}
 STREAM_ROWS = 100_000
 WARM_UP_TURNS = 3
+KEEPS_UP = 1.25  #: of the time that Spark's fastest join takes, what a live stream leaves it
 _BROADCAST_BYTES = 600 << 20  # a larger table is not for broadcasting
 _CHUNK = 500_000
 GOALS = {
@@ -103,70 +104,6 @@ def write_table(path: Path, rows: int, keys: Keys, rng: np.random.Generator) -> 
     return nbytes
 
 
-class Turns:
-    """One contender: its input directory, its checkpoint, and the query that it runs in turns."""
-
-    def __init__(
-        self,
-        name: str,
-        bed: SparkBed,
-        directory: Path,
-        feed: Callable[[int], pa.Table],
-        plan: "Plan",
-    ) -> None:
-        self.name = name
-        self._bed = bed
-        self._directory = directory
-        self._feed = feed
-        self._plan = plan
-        self._fed = 0
-        (directory / "in").mkdir(parents=True)
-
-    def run(self) -> Measured:
-        for _ in range(2):
-            pq.write_table(
-                self._feed(self._fed), self._directory / "in" / f"{self._fed:06d}.parquet"
-            )
-            self._fed += 1
-        session = self._bed.session
-        stream = (
-            session.readStream.schema("key long, id long, amount double")
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(self._directory / "in"))
-        )
-        query = (
-            self._plan(stream, self._directory)
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(self._directory / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        reports = [json.loads(report.json) for report in query.recentProgress]
-        return self._measure(reports)
-
-    def _measure(self, reports: list[dict[str, Any]]) -> Measured:
-        came = [
-            sum(s["numInputRows"] for s in report["sources"] if "FileStream" in s["description"])
-            for report in reports
-        ]
-        arrivals = [index for index, rows in enumerate(came) if rows]
-        expect_rows(sum(report["sink"]["numOutputRows"] for report in reports), sum(came))
-        last = arrivals[-1]
-        seconds = [report["durationMs"]["triggerExecution"] / 1000 for report in reports[last:]]
-        out = [report["sink"]["numOutputRows"] for report in reports[last:]]
-        ends = np.cumsum(seconds)
-        share = np.cumsum(out) / max(1, sum(out))
-        return Measured(
-            {
-                "busy": float(ends[-1]) / came[last],
-                "wait50": float(ends[np.searchsorted(share, 0.50)]),
-                "wait95": float(ends[np.searchsorted(share, 0.95)]),
-            },
-            {"micro_batches_until_settled": len(seconds)},
-        )
-
-
 def run(config: Config, reporter: Reporter) -> Result:
     facts: dict[str, Any] = {"stream_rows_a_micro_batch": _stream_rows(config)}
     ratios: dict[str, Spread] = {}
@@ -177,12 +114,11 @@ def run(config: Config, reporter: Reporter) -> Result:
             if not config.wants(size):
                 continue
             runs, facts[size] = _one_size(config, bed, size, int(config.rows * share), reporter)
-            rivals = [name for name in runs.done if name.startswith("spark")]
             for budget in SHARES:
                 for clock in ("busy", "wait50", "wait95"):
                     label = f"spark-{clock}/{size}-{budget}"
-                    ratios[label] = runs.ratio(rivals, f"dovetail-{budget}", clock)
-                facts[size][f"pays_back_{budget}"] = _pay_back(runs, rivals, budget, facts[size])
+                    ratios[label] = runs.ratio(_rivals(runs, clock), f"dovetail-{budget}", clock)
+                facts[size][f"pays_back_{budget}"] = _pay_back(runs, config, budget, facts[size])
             failures += runs.failures
     facts["goals"] = goals(ratios, GOALS)
     return Result(NAME, ratios, facts, tuple(failures))
@@ -209,8 +145,11 @@ def _one_size(
         "spark_caching_seconds": significant(time.perf_counter() - started),
     }
     early = Runs()
-    for _ in range(WARM_UP_TURNS):
+    for _ in range(WARM_UP_TURNS - 1):
         warm_up(contenders, early, reporter)
+    facts["live_seconds_a_micro_batch"] = _set_pace(
+        turns, interleaved(contenders, 1, reporter), _stream_rows(config)
+    )
     runs = interleaved(contenders, config.repetitions_of(size), reporter)
     runs.failures[:0] = early.failures
     for name in staging:
@@ -290,19 +229,40 @@ class _Table:
         return staging
 
 
-def _pay_back(runs: Runs, rivals: list[str], budget: str, facts: dict[str, Any]) -> float | None:
+def _rivals(runs: Runs, clock: str) -> list[str]:
+    """Those of Spark's joins that this was measured of."""
+    found = [name for name, done in runs.done.items() if name.startswith("spark") and done]
+    return [name for name in found if all(clock in run.seconds for run in runs.done[name].values())]
+
+
+def _set_pace(turns: dict[str, Turns], warm: Runs, rows: int) -> float | None:
+    """Let the stream come as fast as the fastest rival can bear; returns seconds a micro-batch.
+
+    Those that cannot keep up are not run live, but ours are in any case.
+    """
+    busy = {name: warm.done[name][1].seconds["busy"] for name in turns if warm.done[name]}
+    rivals = [name for name in busy if name.startswith("spark")]
+    if not rivals:
+        return None
+    pace = KEEPS_UP * rows * min(busy[name] for name in rivals)
+    for name, turn in turns.items():
+        if name not in rivals or rows * busy[name] <= pace:
+            turn.pace = pace
+    return significant(pace)
+
+
+def _pay_back(runs: Runs, config: Config, budget: str, facts: dict[str, Any]) -> float | None:
     """After how many micro-batches staging has cost less than it saves."""
-    ours = [run.seconds["wait95"] for run in runs.done.get(f"dovetail-{budget}", {}).values()]
+    ours = [run.seconds["busy"] for run in runs.done.get(f"dovetail-{budget}", {}).values()]
     theirs = [
-        [run.seconds["wait95"] for run in runs.done[rival].values()]
-        for rival in rivals
-        if runs.done[rival]
+        [run.seconds["busy"] for run in runs.done[rival].values()]
+        for rival in _rivals(runs, "busy")
     ]
     staged = facts["staging_seconds"].get(f"dovetail-{budget}")
     if not ours or not theirs or staged is None:
         return None
     saved = min(float(np.median(one)) for one in theirs) - float(np.median(ours))
-    return significant(staged / saved, 3) if saved > 0 else None
+    return significant(staged / (saved * _stream_rows(config)), 3) if saved > 0 else None
 
 
 def _stream_rows(config: Config) -> int:

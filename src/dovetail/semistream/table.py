@@ -15,8 +15,9 @@ become resident. That is a fixed amount, whatever the budget; what is above a sh
 given back whenever the operator rests (`release`).
 
 On failure: a page or chunk is checked against its checksum when a process first reads it, and a
-`StateCorruptError` names the file. A table that was not written to its end has no `table.json`, and
-is a `StateMissingError`.
+`StateCorruptError` names the file. What has been checked is remembered for as long as the process
+lives and the files are the same ones, since a worker opens the same table in step after step. A
+table that was not written to its end has no `table.json`, and is a `StateMissingError`.
 """
 
 import itertools
@@ -26,11 +27,13 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dovetail.errors import StateCorruptError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
@@ -44,7 +47,9 @@ CHUNK_PAGES = 16  #: the fewest
 _CHUNK_BYTES = PAGE_BYTES * CHUNK_PAGES  # of tiny pages, too: opening a chunk costs as much
 CODE_BYTES = 8
 RELEASE_BYTES = 4 << 20
+_REMEMBERED_TABLES = 16
 _NOTHING = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
+Flags = NDArray[np.bool_]
 CODES, ROWS, FENCES, META = "codes.bin", "rows.arrows", "fences.bin", "table.json"
 
 
@@ -99,8 +104,9 @@ class StagedTable:
         self.row_bytes = float(meta["row_bytes"])
         self._chunks = [Chunk(*entry) for entry in meta["chunks"]]
         self._page_checksums = np.array(meta["page_checksums"], dtype=np.uint32)
-        self._page_seen = np.zeros(len(self._page_checksums), dtype=np.bool_)
-        self._chunk_seen = np.zeros(len(self._chunks), dtype=np.bool_)
+        self._page_seen, self._chunk_seen = _checked(
+            directory, len(self._page_checksums), len(self._chunks)
+        )
         self.release_bytes = release_bytes
         self._touched: list[Chunk] = []
         self._touched_bytes = 0
@@ -261,6 +267,20 @@ class StagedTable:
         self._give_back(begin, end)
         self._touched.clear()
         self._touched_bytes = 0
+
+
+def _checked(directory: Path, pages: int, chunks: int) -> tuple[Flags, Flags]:
+    """Which pages and chunks this process has checked before, in the very files that are there."""
+    files = [path.stat() for path in (directory / CODES, directory / ROWS) if path.exists()]
+    written = tuple((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns) for file in files)
+    return _known(str(directory), written, pages, chunks)
+
+
+@lru_cache(maxsize=_REMEMBERED_TABLES)
+def _known(
+    _directory: str, _written: tuple[Any, ...], pages: int, chunks: int
+) -> tuple[Flags, Flags]:
+    return np.zeros(pages, dtype=np.bool_), np.zeros(chunks, dtype=np.bool_)
 
 
 def stretches(values: Rows) -> Iterator[tuple[int, int]]:

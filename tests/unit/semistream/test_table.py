@@ -1,5 +1,6 @@
 """The staged table: what was written comes back, and what was damaged does not."""
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -353,6 +354,29 @@ def test_table_when_a_bit_of_a_file_is_flipped_then_is_damaged(
             read_all(table.directory)
     path.write_bytes(whole)
     read_all(table.directory)
+
+
+def test_table_when_opened_again_then_what_was_checked_before_is_remembered(
+    table: StagedTable,
+) -> None:
+    again = StagedTable(table.directory, SCHEMA)
+    again.page(again.pages - 1)
+    again.close()
+    again = StagedTable(table.directory, SCHEMA)
+    assert again._page_seen.nonzero()[0].tolist() == [again.pages - 1]
+    assert again._chunk_seen.nonzero()[0].tolist() == [len(again._chunk_seen) - 1]
+    again.close()
+
+
+def test_table_when_damaged_after_it_was_read_whole_then_is_damaged(table: StagedTable) -> None:
+    read_all(table.directory)
+    path = table.directory / "rows.arrows"
+    spoilt = bytearray(path.read_bytes())
+    spoilt[-20] ^= 1
+    path.write_bytes(spoilt)
+    os.utime(path, ns=(1, 1))  # the clock of a file system may be coarse
+    with pytest.raises(StateCorruptError, match=path.name):
+        read_all(table.directory)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])

@@ -51,6 +51,16 @@ class Runs:
                 values.append(min(found) / mine.seconds[clock])
         return Spread.of(values)
 
+    def add(self, others: "Runs") -> None:
+        """Other clocks and facts of the same repetitions; a run that lacks them is left out."""
+        for name, runs in others.done.items():
+            self.done[name] = {
+                repetition: Measured({**mine.seconds, **more.seconds}, {**mine.facts, **more.facts})
+                for repetition, mine in self.done[name].items()
+                if (more := runs.get(repetition)) is not None
+            }
+        self.failures += others.failures
+
     def rate_ratio(self, rival: str, ours: str, fact: str) -> Spread:
         """Our rate over a rival's, the rates being among the facts."""
         pairs = [

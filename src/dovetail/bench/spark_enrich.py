@@ -5,14 +5,16 @@ rows in a micro-batch. Rivals: Spark's stream-static join as a sort-merge join, 
 cached, and with a broadcast hint where the table is small enough for one; of these the fastest
 counts. Ours has 1 % and 10 % of the table as its budget.
 
-All of them take turns. The first turns warm up caches and are not counted.
+All of them take turns. The first turns warm up caches and are not counted; a rival that is much
+slower than another in these has no more of them.
 
 - busy: the time of a micro-batch, and of any that it leaves work to, for each stream row;
 - wait50, wait95: from the arrival of a row to the end of the micro-batch that emitted it, the
   median row and the 95th of a hundred, of a stream that comes evenly, as fast as the fastest of
   Spark's joins can bear. A slower rival has no such wait: it grows without end.
 
-How both are measured is in `spark_enrich_turns`.
+How both are measured is in `spark_enrich_turns`. A query that joins nothing has its turns, too: no
+join can do without what it takes (`no-join` among the facts).
 
 Staging is shown apart, with the number of micro-batches that pay it back.
 """
@@ -21,6 +23,7 @@ import binascii
 import shutil
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +48,8 @@ NAME = "spark-enrich"
 SIZES = {"3.5M": 0.175, "20M": 1.0}  #: of the largest table
 SHARES = {"1%": 0.01, "10%": 0.10}
 STREAM_ROWS = 100_000
-WARM_UP_TURNS = 3
+WARM_UP_TURNS = 2
+FAR_BEHIND = 2.0  #: times the busy time of the fastest rival: such a one cannot count
 KEEPS_UP = 1.25  #: of the time that Spark's fastest join takes, what a live stream leaves it
 _BROADCAST_BYTES = 600 << 20  # a larger table is not for broadcasting
 _CHUNK = 500_000
@@ -133,7 +137,6 @@ def _one_size(
     table = _Table.make(config, bed, directory, rows, reporter)
     plans = table.plans()
     turns = {name: Turns(name, bed, directory / name, table.feed, plans[name]) for name in plans}
-    contenders = [Contender(name, one.run) for name, one in turns.items()]
     staging = table.staging_seconds(plans, reporter)
     reporter.begin("caching Spark's table")
     started = time.perf_counter()
@@ -144,14 +147,8 @@ def _one_size(
         "staging_seconds": staging,
         "spark_caching_seconds": significant(time.perf_counter() - started),
     }
-    early = Runs()
-    for _ in range(WARM_UP_TURNS - 1):
-        warm_up(contenders, early, reporter)
-    facts["live_seconds_a_micro_batch"] = _set_pace(
-        turns, interleaved(contenders, 1, reporter), _stream_rows(config)
-    )
-    runs = interleaved(contenders, config.repetitions_of(size), reporter)
-    runs.failures[:0] = early.failures
+    runs, measured = _measure(config, size, turns, reporter)
+    facts |= measured
     for name in staging:
         done = progress(directory / name / "state")
         facts[f"{name}_memory"] = done.memory
@@ -159,6 +156,30 @@ def _one_size(
     facts["contenders"] = runs.facts()
     table.cached.unpersist(blocking=True)
     shutil.rmtree(directory, ignore_errors=True)
+    return runs, facts
+
+
+def _measure(
+    config: Config, size: str, turns: dict[str, Turns], reporter: Reporter
+) -> tuple[Runs, dict[str, Any]]:
+    """Turns of all, until they are warm and then the ones that count; then live."""
+    first = interleaved([Contender(name, one.turn) for name, one in turns.items()], 1, reporter)
+    slow = _far_behind(first)
+    contenders = [Contender(name, one.turn) for name, one in turns.items() if name not in slow]
+    for _ in range(WARM_UP_TURNS - 1):
+        warm_up(contenders, first, reporter)
+    repetitions = config.repetitions_of(size)
+    runs = interleaved(contenders, repetitions, reporter)
+    runs.failures[:0] = first.failures
+    rows = _stream_rows(config)
+    pace = _pace(runs, rows)
+    if pace is not None:
+        live = [
+            Contender(name, partial(turns[name].live, pace))
+            for name in _that_keep_up(runs, pace / rows)
+        ]
+        runs.add(interleaved(live, repetitions, reporter))
+    facts = {"far_behind": slow, "live_seconds_a_micro_batch": pace and significant(pace)}
     return runs, facts
 
 
@@ -200,6 +221,7 @@ class _Table:
         plans: dict[str, Plan] = {
             "spark-sort-merge": lambda stream, _: stream.join(self.stored.hint("merge"), "key"),
             "spark-cached": lambda stream, _: stream.join(self.cached, "key"),
+            "no-join": lambda stream, _: stream,
         }
         if self.nbytes <= _BROADCAST_BYTES:
             small = F.broadcast(self.stored)
@@ -235,20 +257,35 @@ def _rivals(runs: Runs, clock: str) -> list[str]:
     return [name for name in found if all(clock in run.seconds for run in runs.done[name].values())]
 
 
-def _set_pace(turns: dict[str, Turns], warm: Runs, rows: int) -> float | None:
-    """Let the stream come as fast as the fastest rival can bear; returns seconds a micro-batch.
+def _busy(runs: Runs) -> dict[str, float]:
+    """The median busy time of those that were measured."""
+    return {
+        name: float(np.median([run.seconds["busy"] for run in done.values()]))
+        for name, done in runs.done.items()
+        if done
+    }
 
-    Those that cannot keep up are not run live, but ours are in any case.
-    """
-    busy = {name: warm.done[name][1].seconds["busy"] for name in turns if warm.done[name]}
-    rivals = [name for name in busy if name.startswith("spark")]
-    if not rivals:
-        return None
-    pace = KEEPS_UP * rows * min(busy[name] for name in rivals)
-    for name, turn in turns.items():
-        if name not in rivals or rows * busy[name] <= pace:
-            turn.pace = pace
-    return significant(pace)
+
+def _far_behind(first: Runs) -> dict[str, float]:
+    """Rivals that are so much slower than another that they cannot count, and their busy time."""
+    busy = {name: seconds for name, seconds in _busy(first).items() if name.startswith("spark")}
+    least = min(busy.values(), default=0.0)
+    return {name: seconds for name, seconds in busy.items() if seconds > FAR_BEHIND * least}
+
+
+def _pace(runs: Runs, rows: int) -> float | None:
+    """In how many seconds the rows of a micro-batch come, as fast as the fastest rival can bear."""
+    rivals = [seconds for name, seconds in _busy(runs).items() if name.startswith("spark")]
+    return KEEPS_UP * rows * min(rivals) if rivals else None
+
+
+def _that_keep_up(runs: Runs, pace: float) -> list[str]:
+    """Those that can bear so many seconds a row; ours have to in any case."""
+    return [
+        name
+        for name, seconds in _busy(runs).items()
+        if not name.startswith("spark") or seconds <= pace
+    ]
 
 
 def _pay_back(runs: Runs, config: Config, budget: str, facts: dict[str, Any]) -> float | None:

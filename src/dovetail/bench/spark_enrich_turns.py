@@ -1,7 +1,8 @@
 """How a contender of `spark-enrich` is measured: in turns for its busy time, live for its wait.
 
-A turn. The contender gets two files more, runs its query until they are done, and the second
-micro-batch counts: the first one warms up.
+A turn. The contender gets a few files more, runs its query until they are done, and the last
+micro-batch counts. The others warm up: Spark ends Python workers that had nothing to do for a
+minute, and their caches with them, while other contenders had their turns.
 
 Live. Small files come at an even pace, one after the other, while the query runs with Spark's
 default trigger, which starts a micro-batch as soon as the last has ended. A row has waited from the
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     Plan = Callable[[DataFrame, Path], DataFrame]
 
 PIECES = 10  #: live files that make up a turn's file
+TURN_FILES = 4
 LIVE_FILES = 80
 UNCOUNTED_FILES = 30
 _SCHEMA = "key long, id long, amount double"
@@ -67,7 +69,6 @@ class Turns:
         plan: "Plan",
     ) -> None:
         self.name = name
-        self.pace: float | None = None  #: seconds in which a turn's rows come live; None: not live
         self._bed = bed
         self._directory = directory
         self._feed = feed
@@ -75,15 +76,9 @@ class Turns:
         self._fed = 0
         (directory / "in").mkdir(parents=True)
 
-    def run(self) -> Measured:
-        measured = self._turn()
-        if self.pace is None:
-            return measured
-        waits = self._live(self.pace)
-        return Measured({**measured.seconds, **waits}, measured.facts)
-
-    def _turn(self) -> Measured:
-        for _ in range(2):
+    def turn(self) -> Measured:
+        """The busy time of a micro-batch, for each row."""
+        for _ in range(TURN_FILES):
             pq.write_table(self._next(), self._directory / "in" / f"{self._fed:06d}.parquet")
         query = self._start(files=1, availableNow=True)
         query.awaitTermination()
@@ -96,7 +91,8 @@ class Turns:
             {"busy": busy / batches[last].rows_in}, {"micro_batches_until_settled": settled}
         )
 
-    def _live(self, pace: float) -> dict[str, float]:
+    def live(self, pace: float) -> Measured:
+        """How long rows wait if a turn's file of them comes in so many seconds."""
         files = self._live_files()
         query = self._start(files=LIVE_FILES)
         feeder = Feeder(files, self._directory / "in", pace / PIECES)
@@ -108,7 +104,8 @@ class Turns:
             query.stop()
         batches = _micro_batches(query)
         _expect_all(batches)
-        return _waits(batches, feeder.arrived, pq.read_metadata(feeder.written[0]).num_rows)
+        waits = _waits(batches, feeder.arrived, pq.read_metadata(feeder.written[0]).num_rows)
+        return Measured(waits, {"live_micro_batch": float(np.median([b.seconds for b in batches]))})
 
     def _live_files(self) -> list[Path]:
         """All files of a live spell, where the query does not see them yet."""

@@ -140,3 +140,10 @@ def test_interleaved_when_one_contender_fails_then_the_others_go_on() -> None:
     assert "3 result rows, but the join has 4" in found.failures[0].error
     assert found.ratio(["bad"], "good", "whole").n == 0
     assert found.facts()["bad"] == {"seconds": {}}
+
+
+def test_runs_when_other_clocks_are_added_then_by_repetition_and_what_lacks_them_goes() -> None:
+    runs = Runs({"a": {1: Measured({"busy": 1.0}), 2: Measured({"busy": 2.0})}, "b": {}})
+    runs.add(Runs({"a": {2: Measured({"wait": 5.0}, {"x": 1.0})}}, [Failure("a", 1, "gone")]))
+    assert runs.done == {"a": {2: Measured({"busy": 2.0, "wait": 5.0}, {"x": 1.0})}, "b": {}}
+    assert [failure.repetition for failure in runs.failures] == [1]

@@ -1,10 +1,12 @@
-"""How long rows wait in a live stream."""
+"""Who is measured at what pace, and how long rows wait in a live stream."""
 
 from pathlib import Path
 
 import pytest
 
 from dovetail.bench import spark_enrich_turns
+from dovetail.bench.measure import Measured, Runs
+from dovetail.bench.spark_enrich import KEEPS_UP, _far_behind, _pace, _that_keep_up
 from dovetail.bench.spark_enrich_turns import Feeder, MicroBatch, _waits
 
 
@@ -57,3 +59,11 @@ def test_feeder_when_it_runs_then_files_arrive_one_after_the_other(tmp_path: Pat
     assert times == sorted(times)
     assert feeder.arrived == sorted(feeder.arrived)
     assert feeder.arrived[2] - feeder.arrived[0] >= 0.04
+
+
+def test_rivals_when_one_is_far_behind_then_only_the_others_set_the_pace_and_run_live() -> None:
+    busy = {"spark-a": 9.0, "spark-b": 2.0, "spark-c": 3.0, "no-join": 0.5, "dovetail-1%": 7.0}
+    runs = Runs({name: {1: Measured({"busy": seconds})} for name, seconds in busy.items()})
+    assert _far_behind(runs) == {"spark-a": 9.0}
+    assert _pace(runs, 10) == KEEPS_UP * 10 * 2.0
+    assert _that_keep_up(runs, KEEPS_UP * 2.0) == ["spark-b", "no-join", "dovetail-1%"]

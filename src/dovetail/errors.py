@@ -64,5 +64,21 @@ class EnvironmentProblemError(DovetailError):
     """Java, Spark or the Python of the workers is missing or too old."""
 
 
+class SiteError(DovetailError):
+    """Something about a site that runs as a process of its own; the subclasses say what."""
+
+
+class SiteUnavailableError(SiteError):
+    """A site cannot be reached, or is behind: what was asked may be asked again later."""
+
+
+class SiteAccessError(SiteError):
+    """A token or a certificate is missing or wrong."""
+
+
+class SiteRefusedError(SiteError):
+    """A site does not take what it was sent, and will not, however often it is sent."""
+
+
 class JobFileError(DovetailError):
     """A job file cannot be read or asks for something that does not exist."""

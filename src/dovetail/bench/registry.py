@@ -25,11 +25,13 @@ MODULES = (
     "dovetail.bench.ssbj",
     "dovetail.bench.spark_enrich",
     "dovetail.bench.spark_diner",
+    "dovetail.bench.spark_multi_way",
     "dovetail.bench.diner.synthetic",
     "dovetail.bench.diner.real",
     "dovetail.bench.diner.timed",
     "dovetail.bench.diner.bounds",
     "dovetail.bench.miner",
+    "dovetail.bench.semi",
 )
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1

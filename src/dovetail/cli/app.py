@@ -33,17 +33,20 @@ _EXAMPLES = """
   [cyan]dovetail run examples/job.toml[/cyan]    run the job that a file describes
 
   [cyan]dovetail top ckpt/join[/cyan]            watch a running join
+
+  [cyan]dovetail site run --local examples/sites.toml[/cyan]   join streams at distant sites
 """
 
 
 class Commands(typer.core.TyperGroup):
-    """The subcommands; benchmarks are loaded when they are asked for, and may be absent."""
+    """The subcommands; some are loaded when they are asked for, and benchmarks may be absent."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), "bench"]
+        return [*super().list_commands(ctx), *_LOADED]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _bench() if cmd_name == "bench" else super().get_command(ctx, cmd_name)
+        load = _LOADED.get(cmd_name)
+        return load() if load else super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -111,6 +114,18 @@ def _bench() -> Any:
     command = typer.main.get_command(bench)
     command.name = "bench"
     return command
+
+
+def _site() -> Any:
+    """The command for sites, which loads Arrow Flight."""
+    from dovetail.cli.site import app as site
+
+    command = typer.main.get_command(site)
+    command.name = "site"
+    return command
+
+
+_LOADED = {"site": _site, "bench": _bench}
 
 
 def main() -> None:

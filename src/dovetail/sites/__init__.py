@@ -3,11 +3,11 @@
 After T. M. Tran and B. S. Lee, "Distributed stream join query processing with semijoins" (2010).
 
 ```
-query        streams, windows, equalities, tau and delta
+query        streams, windows, equalities, tau and delta; implied: equalities that follow
 windows      by time, by count: which rows a head row meets
 plan         a sequence of one-way joins for each stream
-planner      greedy, exhaustive, refine: plans from costs
-costs        what a plan will cost; estimates: what follows from the statistics
+planner      greedy, exhaustive, joint: plans from costs
+costs        what a plan will cost; formulas: what a one-way join sends; estimates: of the rows
 statistics   measured while running; replanning: a new plan when they have changed
 site         one stream's part: ticks and messages in, messages and results out
 schedule     which plan holds for which interval, and how sites agree on a new one
@@ -18,18 +18,22 @@ entries      which keys a window has (V2, M2); bloom: a filter of them; compact:
 rows         windows and their indexes; matching: rows with rows
 arrivals     intervals out of rows, also out of order
 messages     header and record batches; network: the one thing that a site needs
+live/        sites as processes, over Arrow Flight, that survive being killed
 virtual      a network and a clock inside one process
 tree         one order for all streams, intermediate results kept
 ```
 """
 
+from typing import TYPE_CHECKING, Any
+
 from dovetail.sites.arrivals import Arrivals
 from dovetail.sites.costs import Cost, CostModel, LinkPrice, Prices
 from dovetail.sites.estimates import Statistics, StreamStatistics
+from dovetail.sites.implied import implied
 from dovetail.sites.messages import Header, Kind, Message, decode, encode
 from dovetail.sites.network import Network
 from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
-from dovetail.sites.planner import exhaustive, greedy, refine
+from dovetail.sites.planner import algorithm_10, exhaustive, greedy, joint, refine
 from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.replanning import Planner
 from dovetail.sites.site import Site
@@ -37,10 +41,23 @@ from dovetail.sites.tree import TreeJoin, TreePlan, TreeSimulation, cheapest_tre
 from dovetail.sites.virtual import Simulation, Usage, VirtualNetwork
 from dovetail.sites.windows import CountWindow, TimeWindow
 
+if TYPE_CHECKING:
+    from dovetail.api import publish, register
+
 __all__ = [
     "PAPER", "Algorithm", "Arrivals", "Cost", "CostModel", "CountWindow", "Header", "Kind",
     "LinkPrice", "Message", "Network", "Plan", "Planner", "Prices", "Query", "Simulation", "Site",
     "Statistics", "Step", "Stream", "StreamStatistics", "TimeWindow", "TreeJoin", "TreePlan",
-    "TreeSimulation", "Usage", "VirtualNetwork", "cheapest_tree", "decode", "encode", "exhaustive",
-    "greedy", "refine", "topology", "tree_cost",
+    "TreeSimulation", "Usage", "VirtualNetwork", "algorithm_10", "cheapest_tree", "decode",
+    "encode", "exhaustive", "greedy", "implied", "joint", "publish", "refine", "register",
+    "topology", "tree_cost",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The public calls that Spark carries out: they stand in `api`, above all that is here."""
+    if name not in ("publish", "register"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dovetail import api
+
+    return getattr(api, name)

@@ -22,6 +22,11 @@ class Arrivals:
         self._next = first_interval
         self._waiting: list[pa.RecordBatch] = []
 
+    @property
+    def nbytes(self) -> int:
+        """The rows that wait for their interval to end."""
+        return sum(int(rows.nbytes) for rows in self._waiting)
+
     def push(self, rows: pa.RecordBatch) -> None:
         """Rows of any times, in the order of their arrival."""
         column = rows.column(self._stream.time)

@@ -16,7 +16,8 @@ from dovetail.errors import ArgumentError
 
 PLANNER = -1
 _HEADER = struct.Struct("<BhhhhBBqqqqq")
-_PART = struct.Struct("<HQ")
+_PART = struct.Struct("<BHQ")  # how it is written, bytes of the name, bytes of the part
+_AS_STREAM, _AS_NUMBERS = 0, 1
 HEADER_BYTES = _HEADER.size
 
 
@@ -104,15 +105,48 @@ def text(value: str) -> pa.RecordBatch:
 
 
 def encode(message: Message) -> bytes:
-    """The message as bytes: the header, then every part as name and Arrow IPC stream."""
+    """The message as bytes: the header, then every part with its name.
+
+    A part is an Arrow IPC stream; one that `column` made of numbers is these numbers after the name
+    of their type, as the schema would be longer than most of them.
+    """
     pieces = [message.header.pack()]
     for name, batch in message.parts.items():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        body, label = sink.getvalue(), name.encode()
-        pieces += [_PART.pack(len(label), body.size), label, body.to_pybytes()]
+        label, numbers = name.encode(), _numbers(batch)
+        if numbers is None:
+            written, body = _AS_STREAM, _stream(batch)
+        else:
+            kind = numbers.dtype.str.encode()
+            written, body = _AS_NUMBERS, bytes([len(kind)]) + kind + numbers.tobytes()
+        pieces += [_PART.pack(written, len(label), len(body)), label, body]
     return b"".join(pieces)
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _numbers(batch: pa.RecordBatch) -> NDArray[np.generic] | None:
+    """The numbers of a part that is nothing else."""
+    if batch.schema.names != ["v"] or batch.schema.metadata is not None:
+        return None
+    values = batch.column(0)
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return None
+    return None if values.null_count else np.asarray(values)
+
+
+def _part(written: int, body: bytes) -> pa.RecordBatch:
+    if written == _AS_NUMBERS:
+        start = 1 + body[0]
+        return column(np.frombuffer(body, dtype=np.dtype(body[1:start].decode()), offset=start))
+    if written != _AS_STREAM:
+        raise ValueError(f"a part is written in a way ({written}) that is not known")
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        return reader.read_next_batch()
 
 
 def decode(data: bytes) -> Message:
@@ -121,16 +155,22 @@ def decode(data: bytes) -> Message:
         header = Header.unpack(data[:HEADER_BYTES])
         parts, at = {}, HEADER_BYTES
         while at < len(data):
-            name_bytes, body_bytes = _PART.unpack_from(data, at)
+            written, name_bytes, body_bytes = _PART.unpack_from(data, at)
             at += _PART.size
             name = data[at : at + name_bytes].decode()
             at += name_bytes
             if at + body_bytes > len(data):
                 raise ValueError("the last part is cut off")
-            with pa.ipc.open_stream(pa.py_buffer(data[at : at + body_bytes])) as reader:
-                parts[name] = reader.read_next_batch()
+            parts[name] = _part(written, data[at : at + body_bytes])
             at += body_bytes
-    except (struct.error, ValueError, pa.ArrowInvalid, StopIteration) as error:
+    except (
+        struct.error,
+        ValueError,
+        TypeError,
+        IndexError,
+        pa.ArrowInvalid,
+        StopIteration,
+    ) as error:
         raise ArgumentError(
             f"not a message between sites ({error}); do both ends run the same version?"
         ) from error

@@ -3,7 +3,7 @@
 `Timed` is the paper's model (Sect. 2.2): messages take at most `delta`, so a copy is complete that
 long after an interval has ended (constraint 1, delayed probe), and rows may go when the longest way
 through the plan is over (constraint 2, delayed removal). A message that takes longer makes results
-wrong.
+wrong. `delta` may be changed while running, to what the links have shown.
 
 `Heartbeats` waits for what it needs to know instead of for the time at which it must be so. An
 owner sends an update for every interval, if only a header; a copy is complete when that has come. A
@@ -31,6 +31,7 @@ class Pace(Protocol):
     """One site's answer to both questions."""
 
     reports: bool  #: whether updates are sent for every interval, and progress is reported
+    delta: int  #: the longest delay of a message, as it is known now
 
     def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
         """Whether a copy, updated `through` an interval, is complete for this one.
@@ -54,6 +55,7 @@ class Timed:
     reports = False
 
     def __init__(self, query: Query, plan_at: PlanAt, first_interval: int) -> None:
+        self.delta = query.delta
         self._query = query
         self._plan_at = plan_at
         self._settled = first_interval - 1
@@ -62,7 +64,7 @@ class Timed:
         return heard_until >= self.due(interval)
 
     def due(self, interval: int) -> int:
-        return self._query.tick_time(interval) + self._query.delta
+        return self._query.tick_time(interval) + self.delta
 
     def passed(self, step: Passed, intervals: Iterable[int]) -> None:
         return
@@ -70,7 +72,7 @@ class Timed:
     def settled(self, ticked: int, now: int) -> int:
         while self._settled < ticked:
             over = self._query.tick_time(self._settled + 1)
-            over += self._plan_at(self._settled + 1).horizon()
+            over += self._plan_at(self._settled + 1).horizon(self.delta)
             # a message that takes the longest time arrives just then, and after this
             if over >= now:
                 break
@@ -82,6 +84,7 @@ class Heartbeats:
     """By what has been heard."""
 
     reports = True
+    delta = 0  # it does not go by time
 
     def __init__(self, owner: str, plan_at: PlanAt, first_interval: int) -> None:
         self._owner = owner

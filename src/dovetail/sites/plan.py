@@ -166,18 +166,20 @@ class Plan:
         for placed in self.placed.values():
             yield from placed
 
-    def horizon(self) -> int:
+    def horizon(self, delta: int | None = None) -> int:
         """The longest time after an interval's end at which a window is still probed for it.
 
         The paper's delta for multi-way joins is "the maximum accumulated delay" (Sect. 2.2); its
         proofs (Appendix A) let a message arrive by then that is sent at that time only. Here it is
-        added up step by step from the delay of one message.
+        added up step by step from the delay of one message, `delta` if that of the query is not
+        current any more.
         """
+        delta = self.query.delta if delta is None else delta
         longest = 0
         for placed in self.placed.values():
             elapsed = 0
             for step in placed:
-                elapsed = step.algorithm.delay(elapsed, self.query.delta)
+                elapsed = step.algorithm.delay(elapsed, delta)
             longest = max(longest, elapsed)
         return longest
 

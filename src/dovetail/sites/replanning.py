@@ -15,7 +15,7 @@ from dovetail.sites.estimates import Statistics
 from dovetail.sites.messages import PLANNER, Header, Kind, Message, text
 from dovetail.sites.network import Network
 from dovetail.sites.plan import Plan
-from dovetail.sites.planner import greedy
+from dovetail.sites.planner import joint
 from dovetail.sites.statistics import gather
 
 Choose = Callable[[CostModel], Plan]
@@ -26,7 +26,7 @@ class Planner:
     """The endpoint that plans. Like a site, it is driven from outside and only sends."""
 
     def __init__(
-        self, plan: Plan, network: Network, prices: Prices, *, choose: Choose = greedy,
+        self, plan: Plan, network: Network, prices: Prices, *, choose: Choose = joint,
         gain: float = 1.2,
     ) -> None:  # fmt: skip
         self.query = plan.query

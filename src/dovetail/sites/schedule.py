@@ -37,6 +37,10 @@ class Schedule:
         """The plan of an interval that is known."""
         return next(plan for first, plan in reversed(self._plans) if first <= interval)
 
+    @property
+    def newest(self) -> Plan:
+        return self._plans[-1][1]
+
     def between(self, first: int, last: int) -> Iterator[Plan]:
         """The plans of the intervals from `first` to `last`."""
         for index, (begin, plan) in enumerate(self._plans):
@@ -58,7 +62,7 @@ class Schedule:
         if header.kind == Kind.PREPARE:
             ready = reached < header.interval
             if ready:
-                plan = Plan.from_json(self._plans[-1][1].query, message.parts["plan"][0][0].as_py())
+                plan = Plan.from_json(self.newest.query, message.parts["plan"][0][0].as_py())
                 self._offered = (header.interval, plan)
             parts = {} if ready else {"reached": column(np.array([reached]))}
             reply(Kind.READY, PLANNER, header.interval, parts)

@@ -140,6 +140,24 @@ class Site:
         """The rows that are kept here, of the window and of copies of others."""
         return self.window.nbytes + sum(copy.store.nbytes for copy in self._copies.values())
 
+    @property
+    def settled(self) -> int:
+        """The last interval that every step which probes this window is past, with all before it.
+
+        When all sites are past an interval, all of its results have been emitted.
+        """
+        return self._pace.settled(self.ticked, self._now)
+
+    @property
+    def delta(self) -> int:
+        """The longest delay of a message that is reckoned with; 0 with heartbeats."""
+        return self._pace.delta
+
+    @delta.setter
+    def delta(self, delta: int) -> None:
+        if not self._pace.reports:
+            self._pace.delta = delta
+
     def check(self) -> None:
         """Assert what the copies rely on."""
         for copy in self._copies.values():

@@ -3,7 +3,8 @@
 Of each join column a site sends a sample of its window's keys with their numbers of rows: the keys
 with the lowest hashes. All sites use the same hash, so samples of two columns hold the same keys
 wherever both columns have them; from those that both could have sampled follow the number of
-distinct keys, how many are shared, and the share of pairs of rows that match. Of a few keys that
+distinct keys, how many are shared, the share of rows whose key is, and that of pairs of rows that
+match. Of a few keys that
 are far more frequent than all others, a sample may miss some; the share of pairs is then too low.
 """
 
@@ -71,6 +72,13 @@ def compare(left: Sample, right: Sample) -> tuple[float, float]:
     return len(at_left) / reach, matches / max(left.rows * right.rows, 1)
 
 
+def matched(left: Sample, right: Sample) -> float:
+    """The share of one column's rows whose key the other has."""
+    reach = min(left.reach, right.reach)
+    a, b = left.below(reach), right.below(reach)
+    return float(a.counts[np.isin(a.codes, b.codes)].sum()) / max(int(a.counts.sum()), 1)
+
+
 def join_columns(query: Query, name: str) -> list[str]:
     """The columns of a stream that an equality names."""
     named = {column for pair in query.on for column in pair}
@@ -114,4 +122,9 @@ def gather(query: Query, reports: Mapping[str, Message]) -> Statistics:
         streams,
         {pair: shared for pair, (shared, _) in compared.items()},
         {pair: selectivity for pair, (_, selectivity) in compared.items()},
+        {
+            (left, right): matched(samples[left], samples[right])
+            for pair in query.on
+            for left, right in (pair, pair[::-1])
+        },
     )

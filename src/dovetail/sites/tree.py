@@ -190,10 +190,7 @@ def tree_cost(plan: TreePlan, statistics: Statistics, prices: Prices) -> Cost:
         )
         model = CostModel(level.query, at_level, prices)
         total += model.plan(level.plan)
-        flows = [
-            model.joined(model.head(name), (name,), other)
-            for name, other in ((prefix, added), (added, prefix))
-        ]
+        flows = [model.flow((name, other)) for name, other in ((prefix, added), (added, prefix))]
         distinct = {
             f"{'+'.join(level.streams)}.{column}": keys
             for name in level.streams

@@ -17,7 +17,7 @@ from dovetail.cli.app import app
 from dovetail.cli.failures import failure
 from dovetail.errors import MemoryBudgetError, StateMissingError
 
-COMMANDS = ["demo", "run", "explain", "top", "doctor"]
+COMMANDS = ["demo", "run", "explain", "top", "doctor", "site"]
 STREAM_FAILED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted
 due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task 0.0:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):

@@ -6,6 +6,7 @@ import pytest
 
 from dovetail.sites import (
     Algorithm,
+    CostModel,
     LinkPrice,
     Plan,
     Planner,
@@ -16,7 +17,7 @@ from dovetail.sites import (
     Stream,
     TimeWindow,
 )
-from dovetail.sites.statistics import Sample, compare
+from dovetail.sites.statistics import Sample, compare, matched
 from dovetail.testing.sites import counted, window_join
 
 
@@ -37,6 +38,58 @@ def test_compare_when_samples_are_small_then_is_near_the_truth(keys: int, skew: 
 
 def test_compare_when_nothing_is_shared_then_is_zero() -> None:
     assert compare(Sample.of(np.arange(1000)), Sample.of(np.arange(1000, 3000))) == (0, 0)
+
+
+def zipf(rng: np.random.Generator, keys: int, rows: int, skew: float = 1.0) -> np.ndarray:
+    weights = 1.0 / np.arange(1, keys + 1) ** skew
+    return rng.choice(keys, rows, p=weights / weights.sum())
+
+
+def test_matched_when_some_keys_are_frequent_then_is_the_share_of_rows() -> None:
+    rng = np.random.default_rng(2)
+    left, right = zipf(rng, 100, 3_000), zipf(rng, 60, 500)
+    share = np.isin(left, right).mean()
+    assert matched(Sample.of(left), Sample.of(right)) == pytest.approx(share)
+    assert len(np.intersect1d(left, right)) / len(np.unique(left)) < share - 0.1
+    left, right = zipf(rng, 3_000, 20_000, 0.5), zipf(rng, 3_000, 2_000, 0.5)
+    assert Sample.of(left).reach < 1
+    share = np.isin(left, right).mean()
+    assert matched(Sample.of(left), Sample.of(right)) == pytest.approx(share, abs=0.15)
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.SM_D1, Algorithm.SM_S1])
+def test_model_when_some_keys_are_frequent_then_measured_shares_predict_the_bytes(
+    algorithm: Algorithm,
+) -> None:
+    rng = np.random.default_rng(4)
+    schema = pa.schema([("ts", pa.int64()), ("k", pa.int64()), ("pad", pa.binary(100))])
+    streams = {
+        name: pa.RecordBatch.from_arrays(
+            [
+                np.sort(rng.integers(0, 1500, 6000)),
+                zipf(rng, 2_000, 6000),
+                pa.array([b"x" * 100] * 6000, pa.binary(100)),
+            ],
+            schema=schema,
+        )
+        for name in "AB"
+    }
+    described = tuple(Stream(name, schema, TimeWindow(60)) for name in "AB")
+    query = Query(described, (("A.k", "B.k"),), 10, 3)
+    start = Plan(query, {"A": [Step("B", algorithm)]}, one_way=True)
+    simulation = Simulation(start, lambda _: 3, statistics_every=50)
+    planner = simulation.planner = Planner(start, simulation.network, Prices(), gain=1e9)
+    sent = 0
+
+    def log(message) -> None:
+        nonlocal sent
+        sent += message.nbytes * (message.header.receiver >= 0)
+
+    simulation.network.log = log
+    simulation.run(streams, 150)
+    assert planner.statistics is not None
+    predicted = CostModel(query, planner.statistics, Prices()).plan(start).nbytes * 1500
+    assert predicted == pytest.approx(sent, rel=0.15)
 
 
 def drifting(intervals: int) -> tuple[Query, dict[str, pa.RecordBatch]]:

@@ -1,0 +1,178 @@
+"""`dovetail site`: serve a site, plan a query over several, run it."""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from dovetail.cli.sitefile import read_query, read_site
+from dovetail.cli.siteplan import choose, deployment, print_plan
+from dovetail.cli.siterun import run_local, run_remote
+from dovetail.cli.siteviews import status_tables
+from dovetail.cli.views import make_console
+from dovetail.errors import SiteError
+from dovetail.sites.live.client import SiteClient
+from dovetail.sites.live.host import Host
+from dovetail.sites.live.server import SiteServer
+
+ADDRESS_FILE = "address"  #: in a site's data folder: where it listens
+
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+  [cyan]dovetail site run --local examples/sites.toml[/cyan]   three sites on this machine
+
+  [cyan]dovetail site plan examples/sites.toml[/cyan]          who will send what to whom
+
+  [cyan]dovetail site serve examples/site.toml[/cyan]          be one of the sites
+
+  [cyan]dovetail site run query.toml[/cyan]                    run a query on sites that are served
+"""
+
+app = typer.Typer(
+    help="Join streams that live at distant sites, sending as little as possible.",
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+QueryArgument = Annotated[Path, typer.Argument(metavar="QUERY.TOML", help="The query's file.")]
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site serve examples/site.toml[/cyan]"
+)
+def serve(
+    config: Annotated[Path, typer.Argument(metavar="SITE.TOML", help="The site's file.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say warnings and errors only.")] = False,
+) -> None:
+    """Be a site: take rows, talk to the other sites, keep results, until Ctrl-C.
+
+    Killed or stopped, and started again, it goes on with its queries where it was.
+    """
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    file = read_site(config)
+    host = Host(file.name, file.data, file.access, file.limits)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    host.restore()
+    try:
+        server = SiteServer(host, file.listen, file.access, file.certificate)
+    except (pa.ArrowException, OSError) as error:
+        host.close()
+        raise SiteError(f"cannot listen at {file.listen}: {str(error).splitlines()[0]}") from error
+    address = f"{file.listen.rpartition(':')[0]}:{server.port}"
+    fresh = file.data / f"{ADDRESS_FILE}.new"
+    fresh.write_text(address, encoding="utf-8")
+    fresh.replace(file.data / ADDRESS_FILE)
+    way = "with TLS" if server.secure else "WITHOUT TLS, for trials on this machine only"
+    typer.echo(f"site {file.name} listens at {address}, {way}")
+    stop.wait()
+    host.close()
+    server.shutdown()
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site plan examples/sites.toml[/cyan]"
+)
+def plan(query_file: QueryArgument) -> None:
+    """Choose a plan for a query and say what it will send. Starts nothing."""
+    file = read_query(query_file)
+    print_plan(make_console(), file, choose(file))
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\n"
+    "  [cyan]dovetail site run --local examples/sites.toml[/cyan]\n\n"
+    "  [cyan]dovetail site run --local examples/sites.toml --intervals 60 --out found.parquet"
+    "[/cyan]\n\n"
+    "  [cyan]dovetail site run query.toml[/cyan]"
+)
+def run(
+    query_file: QueryArgument,
+    local: Annotated[
+        bool, typer.Option("--local", help="Start every site on this machine, for this run.")
+    ] = False,
+    intervals: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="End after so many intervals of input. Default: 20 of made-up rows with --local, "
+            "all of a file, else until Ctrl-C.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the results to this Parquet file.", show_default=False),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --local: keep the sites' folders here. Default: a temporary one.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Plan a query, hand it out to its sites, and watch it.
+
+    Where the file names an input, its rows are sent from here. A query that is stopped with Ctrl-C
+    goes on at its sites; `dovetail site stop` ends it.
+    """
+    file = read_query(query_file)
+    console = make_console()
+    chosen = choose(file)
+    print_plan(console, file, chosen)
+    if local:
+        run_local(console, file, chosen, intervals, out, state)
+    else:
+        run_remote(console, file, deployment(file, chosen, file.addresses), intervals, out)
+
+
+@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site status query.toml[/cyan]")
+def status(query_file: QueryArgument) -> None:
+    """Say how far a query has come at each of its sites."""
+    file = read_query(query_file)
+    with _clients(file) as clients:
+        found = {host: client.status(file.name) for host, client in clients.items()}
+    for table in status_tables(found):
+        make_console().print(table)
+
+
+@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site stop query.toml[/cyan]")
+def stop(
+    query_file: QueryArgument,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Delete its state and results at the sites, too."),
+    ] = False,
+) -> None:
+    """End a query at all of its sites. Without --forget it goes on when they are started again."""
+    file = read_query(query_file)
+    with _clients(file) as clients:
+        for host, client in clients.items():
+            client.stop(file.name, forget=forget)
+            typer.echo(f"{file.name} is stopped at {host}")
+
+
+@contextmanager
+def _clients(file: Any) -> Iterator[dict[str, SiteClient]]:
+    access = file.access()
+    clients = {host: SiteClient(file.addresses[host], access) for host in file.hosts}
+    try:
+        yield clients
+    finally:
+        for client in clients.values():
+            client.close()

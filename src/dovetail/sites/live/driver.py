@@ -1,0 +1,391 @@
+"""A machine by the clock: the journal first, then the machine, then the world.
+
+One thread lets events happen, in rounds. A round takes in what has come, lets intervals end whose
+time is over, then messages, then whatever waits for the time; the order that the sites ask for.
+Everything goes into the journal, which is synced once a round; only then is anything released that
+follows from it: messages to other hosts, results, and acknowledgements.
+
+Back-pressure. No interval is begun while an outbox is full, or while a stream is too far ahead of
+what all sites are done with; then rows wait, and whoever sends more of them. Messages are always
+taken in, so that two hosts never wait for each other.
+"""
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.errors import (
+    SiteError,
+    SiteRefusedError,
+    SiteUnavailableError,
+    StateCorruptError,
+)
+from dovetail.sites.live.delays import Delays
+from dovetail.sites.live.deployment import UNITS, Deployment, Shape
+from dovetail.sites.live.events import Event, What
+from dovetail.sites.live.inbox import Inbox
+from dovetail.sites.live.journal import Journal
+from dovetail.sites.live.limits import Limits
+from dovetail.sites.live.machine import Machine, rows_bytes
+from dovetail.sites.live.outbox import Outbox
+from dovetail.sites.live.results import ResultLog
+from dovetail.sites.messages import Message, decode
+
+_log = logging.getLogger(__name__)
+_LONGEST_WAIT = 0.5  # seconds
+_TICKS_IN_A_ROUND = 8  # messages are not to wait while many intervals end at once
+
+
+@dataclass
+class Job:
+    """Something that is to happen; `done` when it has, and cannot be lost any more."""
+
+    what: What
+    facts: dict[str, Any]
+    body: bytes
+    decoded: Any
+    done: "Future[bool]"  #: False if it had happened before
+
+
+class Driver:
+    """Runs a host's part of a query. Any thread may call; `start` begins."""
+
+    def __init__(
+        self, deployment: Deployment, host: str, directory: Path, limits: Limits | None = None
+    ) -> None:
+        self.deployment = deployment
+        self.host = host
+        self.limits = limits or Limits()
+        self.error: str | None = None
+        self.delays = Delays()
+        self._journal = Journal(
+            directory, deployment.digest, durable=self.limits.durable,
+            snapshot_bytes=self.limits.snapshot_bytes,
+        )  # fmt: skip
+        self.results = ResultLog(directory)
+        others = [other for other in deployment.hosts if other != host]
+        shapes = deployment.shapes
+        self.outboxes = {other: Outbox(shapes.get((host, other), Shape())) for other in others}
+        self._machine = self._restore()
+        self.inboxes = {o: Inbox(o, self._machine.received[o]) for o in others}
+        self._lock = threading.Lock()  # the machine
+        self._inbox_lock = threading.Lock()
+        self._wake = threading.Condition()
+        self._queue: list[Job] = []
+        self._queued_bytes = 0
+        self._held_bytes = self._machine.waiting_bytes()
+        self._again = True
+        self._stopping = False
+        self._last_now = 0
+        self._thread = threading.Thread(
+            target=self._run, name=f"{deployment.name}@{host}", daemon=True
+        )
+
+    def _restore(self) -> Machine:
+        """The machine as it was, from the snapshot and the events since."""
+        state = self._journal.load()
+        machine: Machine = state["machine"] if state else Machine(self.deployment, self.host)
+        for other, outbox in self.outboxes.items():
+            outbox.restore(machine.sent[other], state["kept"][other] if state else [])
+        count = 0
+        for event, outputs in self._journal.replay():
+            if outputs != machine.outputs:
+                raise StateCorruptError(
+                    f"event {count} of the journal of {self.deployment.name!r} at {self.host!r} "
+                    f"came after {outputs} messages and results, but now there are "
+                    f"{machine.outputs}: another version wrote it. Use that one, or stop the query "
+                    "at all sites and start it anew."
+                )
+            machine.apply(event)
+            self._release(machine)
+            count += 1
+        if state or count:
+            _log.info(
+                "query %s at %s goes on from its journal: %d events, %d results",
+                self.deployment.name, self.host, count, machine.result_count,
+            )  # fmt: skip
+        self._journal.open()
+        return machine
+
+    # --- called from outside --------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop between two rounds; what was acknowledged is in the journal."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._fail_jobs(SiteUnavailableError(f"site {self.host!r} is being stopped"))
+        self._journal.close()
+        self.results.close()
+
+    def put(
+        self, stream: str, rows: pa.RecordBatch | None, facts: dict[str, Any], timeout: float
+    ) -> tuple[bool, int]:
+        """Rows of a stream: whether they had been put before, and how many were late in all."""
+        facts = {**facts, "stream": stream}
+        body = rows_bytes(rows)
+        deadline = time.monotonic() + timeout
+        with self._wake:
+            if body and not self._wake.wait_for(self._has_room, timeout):
+                raise SiteUnavailableError(
+                    f"site {self.host!r} is behind: {self._held_bytes + self._queued_bytes:,} "
+                    f"bytes of rows wait there for their interval to end. Try again later"
+                    + (
+                        "; declare how far the rows are complete (until)"
+                        if self.deployment.clock == "rows"
+                        else ""
+                    )
+                )
+        happened = self._submit(Job(What.INPUT, facts, body, rows, Future()), deadline)
+        return not happened, self._machine.feeds[stream].arrivals.late
+
+    def receive(
+        self, peer: str, messages: list[tuple[int, bytes]], facts: dict[str, Any], timeout: float
+    ) -> int:
+        """Messages of another host; returns the last number up to which all are safe here."""
+        if peer not in self.inboxes:
+            raise SiteRefusedError(
+                f"query {self.deployment.name!r} has no other host {peer!r}; it has "
+                f"{', '.join(self.inboxes)}"
+            )
+        inbox = self.inboxes[peer]
+        jobs = []
+        with self._inbox_lock:
+            self._alive()
+            inbox.check(int(facts["first"]), int(facts["last"]))
+            self.delays.told(peer, float(facts.get("delay", 0.0)))
+            decoded = {seq: self._checked(peer, body) for seq, body in messages}
+            for seq, body in inbox.take(messages):
+                message = decoded.get(seq)  # else it came early, in an earlier call
+                jobs.append(Job(What.MESSAGE, {"peer": peer, "seq": seq}, body, message, Future()))
+            through = inbox.last
+            self._enqueue(jobs)
+        deadline = time.monotonic() + timeout
+        for job in jobs:
+            self._result(job, deadline)
+        return through
+
+    def _checked(self, peer: str, body: bytes) -> Message:
+        if len(body) > self.limits.message_bytes:
+            raise SiteRefusedError(
+                f"a message of {len(body):,} bytes, but site {self.host!r} takes at most "
+                f"{self.limits.message_bytes:,} (message_bytes): raise the limit, or make tau "
+                "shorter"
+            )
+        message = decode(body)
+        self._machine.check_message(peer, message)
+        return message
+
+    def wake(self) -> None:
+        """Something has changed that the next round should know of."""
+        with self._wake:
+            self._again = True
+            self._wake.notify_all()
+
+    def status(self) -> dict[str, Any]:
+        """How far it has come, as JSON has it."""
+        with self._lock:
+            facts = self._machine.facts()
+            wire = self._machine.wire_bytes
+            usage = {
+                peer: vars(used) | {"wire_bytes": wire[peer]}
+                for peer, used in self._machine.usage.items()
+            }
+        first, last = self.results.range()
+        return {
+            **facts,
+            "host": self.host,
+            "error": self.error,
+            "results": [first, last],
+            "measured_delta": self.deployment.units(self.delays.bound),
+            "journal_bytes": self._journal.nbytes,
+            "snapshots": self._journal.snapshots,
+            "links": {
+                peer: {
+                    **usage[peer],
+                    "acknowledged": outbox.acknowledged,
+                    "waiting_bytes": outbox.nbytes,
+                    "repeated": self.inboxes[peer].repeated,
+                    "delay": self.delays.of(peer),
+                }
+                for peer, outbox in self.outboxes.items()
+            },
+        }
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        full = self._held_bytes + self._queued_bytes >= self.limits.input_bytes
+        return self.error is not None or self._stopping or not full
+
+    def _alive(self) -> None:
+        if self.error is not None:
+            raise SiteError(f"query {self.deployment.name!r} at {self.host!r} failed: {self.error}")
+
+    def _submit(self, job: Job, deadline: float) -> bool:
+        self._enqueue([job])
+        return self._result(job, deadline)
+
+    def _result(self, job: Job, deadline: float) -> bool:
+        try:
+            return job.done.result(max(0.1, deadline - time.monotonic()))
+        except TimeoutError:
+            raise SiteUnavailableError(
+                f"site {self.host!r} is busy; what was sent may have been taken in: send it again"
+            ) from None
+
+    def _enqueue(self, jobs: list[Job]) -> None:
+        with self._wake:
+            self._alive()
+            if self._stopping:
+                raise SiteUnavailableError(f"site {self.host!r} is being stopped")
+            self._queue += jobs
+            self._queued_bytes += sum(len(job.body) for job in jobs)
+            self._wake.notify_all()
+
+    def _fail_jobs(self, error: Exception) -> None:
+        with self._wake:
+            jobs, self._queue = self._queue, []
+            self._wake.notify_all()
+        for job in jobs:
+            job.done.set_exception(error)
+
+    # --- rounds ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        jobs: list[Job] = []
+        try:
+            while not self._stopping:
+                jobs = self._wait()
+                self._round(jobs)
+                if self._journal.wants_snapshot:
+                    self._snapshot()
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            _log.exception("query %s at %s has failed", self.deployment.name, self.host)
+            self.error = f"{error}" if isinstance(error, SiteError) else f"{error!r}"
+            failed = SiteError(
+                f"query {self.deployment.name!r} at {self.host!r} failed: {self.error}"
+            )
+            for job in jobs:
+                if not job.done.done():
+                    job.done.set_exception(failed)
+            self._fail_jobs(failed)
+
+    def _wait(self) -> list[Job]:
+        with self._wake:
+            if not self._again:
+                self._wake.wait_for(
+                    lambda: self._queue or self._again or self._stopping, self._seconds_left()
+                )
+            self._again = False
+            jobs, self._queue = self._queue, []
+            return jobs
+
+    def _seconds_left(self) -> float:
+        """Until something has to happen by the clock."""
+        at = self._machine.next_time() if not self._halted() else None
+        if at is None:
+            return _LONGEST_WAIT
+        nanoseconds = at * UNITS[self.deployment.unit] - time.time_ns()
+        return min(_LONGEST_WAIT, max(0.0, nanoseconds / 1e9))
+
+    def _now(self) -> int:
+        if self.deployment.clock == "rows":
+            return self._machine.event_time()
+        now = time.time_ns() // UNITS[self.deployment.unit]
+        self._last_now = max(self._last_now, now)  # a clock that was set back stands still
+        return self._last_now
+
+    def _halted(self) -> bool:
+        return any(box.nbytes > self.limits.outbox_bytes for box in self.outboxes.values())
+
+    def _round(self, jobs: list[Job]) -> None:
+        with self._lock:
+            now = self._now()
+            happened = {}
+            for job in jobs:
+                if job.what is What.INPUT:
+                    happened[id(job)] = self._take_in(job, now)
+            more = self._tick(now)
+            for job in jobs:
+                if job.what is What.MESSAGE:
+                    self._happen(Event(job.what, now, job.facts, job.body), job.decoded)
+            self._adjust_delta(now)
+            if self._machine.is_due(now):
+                self._happen(Event(What.ADVANCE, now))
+            self._journal.sync()
+            self._release(self._machine)
+            more = more or self._machine.next_tick(now, self._halted()) is not None
+            held = self._machine.waiting_bytes()
+        with self._wake:
+            self._held_bytes = held
+            self._queued_bytes -= sum(len(job.body) for job in jobs)
+            self._again = self._again or more
+            self._wake.notify_all()
+        for job in jobs:
+            job.done.set_result(happened.get(id(job), True))
+
+    def _take_in(self, job: Job, now: int) -> bool:
+        """Let rows come in, unless they have before."""
+        facts = job.facts
+        known = self._machine.feeds[facts["stream"]].producers.get(facts.get("producer") or "")
+        if known is not None and (facts["batch"], facts["part"]) <= known:
+            return False
+        self._happen(Event(What.INPUT, now, facts, job.body), job.decoded)
+        return True
+
+    def _tick(self, now: int) -> bool:
+        """Let intervals end; whether more of them could."""
+        for _ in range(_TICKS_IN_A_ROUND):
+            found = self._machine.next_tick(now, self._halted())
+            if found is None:
+                return False
+            self._happen(Event(What.TICK, found[1], {"stream": found[0]}))
+        return True
+
+    def _happen(self, event: Event, decoded: Any = None) -> None:
+        self._journal.append(event, self._machine.outputs)
+        self._machine.apply(event, decoded)
+
+    def _release(self, machine: Machine) -> None:
+        """Let out what the machine has made."""
+        outputs = machine.take()
+        for peer, seq, body in outputs.messages:
+            if len(body) > self.limits.message_bytes:
+                raise SiteRefusedError(
+                    f"message {seq} to {peer!r} has {len(body):,} bytes, more than the "
+                    f"{self.limits.message_bytes:,} of the limit (message_bytes). Raise it at all "
+                    "sites and start them again: they go on where they were"
+                )
+            self.outboxes[peer].add(seq, body)
+        for number, interval, rows in outputs.results:
+            self.results.append(number, interval, rows)
+
+    def _snapshot(self) -> None:
+        self.results.sync()
+        with self._lock:
+            kept = {peer: outbox.kept() for peer, outbox in self.outboxes.items()}
+            self._journal.snapshot({"machine": self._machine, "kept": kept})
+        _log.info(
+            "query %s at %s: snapshot %d", self.deployment.name, self.host, self._journal.number
+        )
+
+    def _adjust_delta(self, now: int) -> None:
+        """Go by what was measured: at once if it is longer, else when it is less than half."""
+        if self.deployment.heartbeats:
+            return
+        measured = self.deployment.units(self.delays.bound)
+        current = next(iter(self._machine.sites.values())).delta
+        if measured and (measured > current or 2 * measured < current):
+            self._happen(Event(What.DELTA, now, {"delta": measured}))

@@ -1,0 +1,205 @@
+"""A host: its parts of queries, each with a folder that it goes on from after a restart."""
+
+import fcntl
+import json
+import logging
+import shutil
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+from dovetail.errors import (
+    ArgumentError,
+    SiteError,
+    SiteRefusedError,
+    SiteUnavailableError,
+)
+from dovetail.sites.live.access import Access
+from dovetail.sites.live.deployment import Deployment, Shape, check_name
+from dovetail.sites.live.driver import Driver
+from dovetail.sites.live.limits import Limits
+from dovetail.sites.live.link import Link
+from dovetail.sites.live.records import read_whole, write_whole
+
+_log = logging.getLogger(__name__)
+_FILE = "deployment"
+_GUARD = "lock"
+
+
+class Part:
+    """A host's part of one query."""
+
+    def __init__(
+        self, deployment: Deployment, host: str, directory: Path, access: Access, limits: Limits
+    ) -> None:
+        self.driver = Driver(deployment, host, directory, limits)
+        self.links = {peer: Link(self.driver, peer, access) for peer in self.driver.outboxes}
+        self.driver.start()
+        for link in self.links.values():
+            link.start()
+
+    def stop(self) -> None:
+        for link in self.links.values():
+            link.stop()
+        self.driver.stop()
+
+    def status(self) -> dict[str, Any]:
+        status = self.driver.status()
+        for peer, link in self.links.items():
+            status["links"][peer] |= {
+                "connected": link.connected,
+                "error": link.error,
+                "calls": link.calls,
+                "resent": link.resent,
+            }
+        return status
+
+
+class Host:
+    """All that one process serves. Any thread may call."""
+
+    def __init__(
+        self, name: str, directory: Path, access: Access, limits: Limits | None = None
+    ) -> None:
+        check_name("a site", name)
+        self.name = name
+        self.limits = limits or Limits()
+        self._directory = directory
+        self._access = access
+        self._parts: dict[str, Part] = {}
+        self._closing = False
+        self._lock = threading.Lock()
+        directory.mkdir(parents=True, exist_ok=True)
+        self._guard = _only_one(directory)
+
+    def restore(self) -> None:
+        """Go on with the queries that this host was running."""
+        for path in sorted(self._directory.glob(f"*/{_FILE}")):
+            deployment = _deployment_in(path)
+            with self._lock:
+                self._parts[deployment.name] = self._part(deployment)
+
+    def _part(self, deployment: Deployment) -> Part:
+        directory = self._directory / deployment.name
+        return Part(deployment, self.name, directory, self._access, self.limits)
+
+    def start(self, deployment: Deployment) -> bool:
+        """Run a part of a query; False if it is running already."""
+        if self.name not in deployment.hosts:
+            raise ArgumentError(
+                f"query {deployment.name!r} has no stream at {self.name!r}; its sites are "
+                f"{', '.join(deployment.hosts)}"
+            )
+        with self._lock:
+            part = self._parts.get(deployment.name)
+            if part is not None:
+                self._move(part, deployment)
+                return False
+            directory = self._directory / deployment.name
+            self._check_left(directory, deployment)
+            directory.mkdir(parents=True, exist_ok=True)
+            write_whole(directory / _FILE, json.dumps(deployment.to_json()).encode())
+            self._parts[deployment.name] = self._part(deployment)
+        _log.info("query %s starts at %s", deployment.name, self.name)
+        return True
+
+    def _check_left(self, directory: Path, deployment: Deployment) -> None:
+        """What an earlier query has left here must be of the same one."""
+        if not (directory / _FILE).exists():
+            return
+        left = _deployment_in(directory / _FILE)
+        if left.digest != deployment.digest:
+            raise SiteRefusedError(
+                f"site {self.name!r} still has the state of another query that was called "
+                f"{deployment.name!r}: delete it (stop it and forget it), or give this one another "
+                "name"
+            )
+
+    def _move(self, part: Part, deployment: Deployment) -> None:
+        """The same query with other addresses."""
+        if part.driver.deployment.digest != deployment.digest:
+            raise SiteRefusedError(
+                f"site {self.name!r} runs another query that is called {deployment.name!r}: stop "
+                "it first, or give this one another name"
+            )
+        moved = part.driver.deployment.moved(deployment.addresses)
+        path = self._directory / deployment.name / _FILE
+        write_whole(path, json.dumps(moved.to_json()).encode())
+        part.driver.deployment = moved
+
+    def stop(self, query: str, *, forget: bool) -> None:
+        """End a query here. `forget`: delete its folder, or it goes on with the next restart."""
+        with self._lock:
+            part = self._parts.pop(query, None)
+        check_name("a query", query)
+        directory = self._directory / query
+        if part is None and not (forget and directory.exists()):
+            raise SiteRefusedError(self._unknown(query))
+        if part is not None:
+            part.stop()
+        if forget:
+            shutil.rmtree(directory)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+            parts, self._parts = self._parts, {}
+        for part in parts.values():
+            part.stop()
+        self._guard.close()
+
+    @property
+    def queries(self) -> list[str]:
+        with self._lock:
+            return sorted(self._parts)
+
+    def part(self, query: str) -> Part:
+        with self._lock:
+            part = self._parts.get(query)
+        if part is None and self._closing:
+            raise SiteUnavailableError(f"site {self.name!r} is being stopped")
+        if part is None:
+            raise SiteRefusedError(self._unknown(query))
+        return part
+
+    def part_for_peer(self, query: str, digest: str) -> Part:
+        """As `part`, for another host, which may have heard of a query before this one has."""
+        try:
+            part = self.part(query)
+        except SiteRefusedError as error:
+            raise SiteUnavailableError(str(error)) from error
+        if part.driver.deployment.digest != digest:
+            raise SiteRefusedError(
+                f"site {self.name!r} runs another query that is called {query!r}: its digest is "
+                f"{part.driver.deployment.digest}, not {digest}"
+            )
+        return part
+
+    def _unknown(self, query: str) -> str:
+        running = ", ".join(sorted(self._parts)) or "none"
+        return f"site {self.name!r} does not run a query {query!r}; it runs {running}"
+
+    def shape(self, query: str, peer: str, shape: Shape) -> None:
+        """Hold messages to another host back, for experiments."""
+        outboxes = self.part(query).driver.outboxes
+        if peer not in outboxes:
+            raise SiteRefusedError(f"there is no link from {self.name!r} to {peer!r}")
+        outboxes[peer].reshape(shape)
+
+
+def _only_one(directory: Path) -> IO[bytes]:
+    """Two processes that write one journal would spoil it. Holds until it is closed."""
+    guard = (directory / _GUARD).open("ab")
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        guard.close()
+        raise SiteError(
+            f"another process serves a site from {directory}: end it, or give this one a folder of "
+            "its own"
+        ) from error
+    return guard
+
+
+def _deployment_in(path: Path) -> Deployment:
+    return Deployment.from_json(json.loads(read_whole(path)))

@@ -1,0 +1,21 @@
+"""What a host takes and keeps."""
+
+from dataclasses import dataclass
+
+from dovetail.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one host. `durable`: the journal survives a power failure, not only the process."""
+
+    message_bytes: int = 256 << 20  #: of one message between hosts
+    put_bytes: int = 32 << 20  #: of one call with rows
+    outbox_bytes: int = 64 << 20  #: not acknowledged, before no interval is begun
+    input_bytes: int = 64 << 20  #: rows that wait for their interval to end
+    snapshot_bytes: int = 64 << 20  #: of events, before a snapshot takes their place
+    durable: bool = True
+
+    def __post_init__(self) -> None:
+        if min(self.message_bytes, self.put_bytes, self.outbox_bytes, self.input_bytes) < 1:
+            raise ArgumentError(f"limits of a site must be 1 byte or more: {self}")

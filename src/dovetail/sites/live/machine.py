@@ -1,0 +1,281 @@
+"""A host's part of a query: events in, messages and results out.
+
+It does no I/O and reads no clock; whatever it is to know of the time is in its events. So the same
+events give the same messages and results, under the same numbers, in whichever process. It can be
+pickled between any two events, with all that it knows.
+
+Messages between streams of one host are delivered within the event that sent them.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.errors import ArgumentError
+from dovetail.sites.arrivals import Arrivals
+from dovetail.sites.costs import LinkPrice, Prices
+from dovetail.sites.live.deployment import Deployment
+from dovetail.sites.live.events import Event, What
+from dovetail.sites.messages import PLANNER, Header, Message, decode, encode
+from dovetail.sites.planner import greedy
+from dovetail.sites.replanning import Planner
+from dovetail.sites.site import Site
+from dovetail.sites.virtual import Usage
+
+Pair = tuple[int, int]  #: the batch and the part of a put
+
+
+@dataclass
+class Outputs:
+    """What has come out since it was last asked for."""
+
+    messages: list[tuple[str, int, bytes]] = field(default_factory=list)  #: host, number, body
+    results: list[tuple[int, int, pa.RecordBatch]] = field(default_factory=list)  #: and interval
+
+
+@dataclass
+class Feed:
+    """What a host knows of one of its streams' input."""
+
+    arrivals: Arrivals
+    next_interval: int
+    until: int  #: rows before this time are complete, where rows make the time
+    rows: int = 0
+    producers: dict[str, Pair] = field(default_factory=dict)  #: the last that each has put
+
+
+class Machine:
+    """The sites of one host."""
+
+    def __init__(self, deployment: Deployment, host: str) -> None:
+        self.deployment = deployment
+        self.host = host
+        query = deployment.query
+        first = deployment.first_interval
+        self.names = deployment.streams_of(host)
+        self.sites = {
+            name: Site(
+                name, deployment.plan, self, self._emit, heartbeats=deployment.heartbeats,
+                first_interval=first, statistics_every=deployment.replan_every,
+            )
+            for name in self.names
+        }  # fmt: skip
+        self.feeds = {
+            name: Feed(Arrivals(query.stream(name), query, first), first, query.boundary(first - 1))
+            for name in self.names
+        }
+        others = [other for other in deployment.hosts if other != host]
+        self.received = dict.fromkeys(others, 0)  #: by host, the number of the last message
+        self.sent = dict.fromkeys(others, 0)
+        self.usage = {other: Usage() for other in others}  #: what was sent, each message once
+        self.wire_bytes = dict.fromkeys(others, 0)  #: of the same, as they travel
+        self.result_count = 0
+        self.result_rows = 0
+        self.planner = self._make_planner() if host == deployment.hosts[0] else None
+        self._hosts = [stream.site for stream in query.streams]
+        self._local: deque[Message] = deque()
+        self._outputs = Outputs()
+
+    def _make_planner(self) -> Planner | None:
+        deployment = self.deployment
+        if not deployment.replan_every:
+            return None
+        links = {
+            ends: LinkPrice(deployment.units(s.latency), s.bandwidth / deployment.units(1.0))
+            for ends, s in deployment.shapes.items()
+        }
+        choose = partial(greedy, algorithms=deployment.algorithms)
+        return Planner(deployment.plan, self, Prices(LinkPrice(1.0), links), choose=choose)
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def apply(self, event: Event, decoded: Any = None) -> None:
+        """Let an event happen. `decoded`: the message or rows in its body, if they are at hand."""
+        facts, now = event.facts, event.now
+        match event.what:
+            case What.INPUT:
+                self._input(facts, rows_of(event.body) if decoded is None else decoded)
+            case What.MESSAGE:
+                self.received[facts["peer"]] = facts["seq"]
+                self._deliver(decode(event.body) if decoded is None else decoded, now)
+            case What.TICK:
+                feed = self.feeds[facts["stream"]]
+                rows = feed.arrivals.take(feed.next_interval)
+                feed.next_interval += 1
+                self.sites[facts["stream"]].tick(feed.next_interval - 1, rows, now)
+            case What.ADVANCE:
+                for site in self.sites.values():
+                    site.advance(now)
+            case What.DELTA:
+                for site in self.sites.values():
+                    site.delta = facts["delta"]
+        while self._local:
+            self._deliver(self._local.popleft(), now)
+
+    def take(self) -> Outputs:
+        """What has come out, once."""
+        outputs, self._outputs = self._outputs, Outputs()
+        return outputs
+
+    @property
+    def outputs(self) -> int:
+        """How many messages and results have come out in all."""
+        return sum(self.sent.values()) + self.result_count
+
+    def _input(self, facts: dict[str, Any], rows: pa.RecordBatch | None) -> None:
+        feed = self.feeds[facts["stream"]]
+        if rows is not None and rows.num_rows:
+            feed.arrivals.push(rows)
+            feed.rows += rows.num_rows
+        if facts.get("producer") is not None:
+            feed.producers[facts["producer"]] = (facts["batch"], facts["part"])
+        if facts.get("until") is not None:
+            feed.until = max(feed.until, facts["until"])
+
+    def _deliver(self, message: Message, now: int) -> None:
+        receiver = message.header.receiver
+        if receiver == PLANNER:
+            if self.planner is not None:
+                self.planner.receive(message, now)
+        else:
+            self.sites[self.deployment.query.names[receiver]].receive(message, now)
+
+    def _emit(self, interval: int, rows: pa.RecordBatch) -> None:
+        self.result_count += 1
+        self.result_rows += rows.num_rows
+        self._outputs.results.append((self.result_count, interval, rows))
+
+    def send(self, message: Message) -> None:
+        """The network of the sites here."""
+        host = self._host_of(message.header.receiver)
+        if host == self.host:
+            self._local.append(message)
+            return
+        self.sent[host] += 1
+        self.usage[host].add(message)
+        body = encode(message)
+        self.wire_bytes[host] += len(body)
+        self._outputs.messages.append((host, self.sent[host], body))
+
+    def _host_of(self, rank: int) -> str:
+        return self._hosts[rank] if rank != PLANNER else self.deployment.hosts[0]
+
+    # --- what is asked of it --------------------------------------------------------------------
+
+    def next_tick(self, now: int, halted: bool) -> tuple[str, int] | None:
+        """The stream whose next interval is the first to have ended, and the time to tell it.
+
+        `halted`: no interval is to be begun now, as what it would send has no room.
+        """
+        if halted:
+            return None
+        for name, feed in sorted(self.feeds.items(), key=lambda item: item[1].next_interval):
+            interval = feed.next_interval
+            if self._held_up(name, interval):
+                continue
+            if self.deployment.clock == "wall":
+                if now >= self.deployment.query.tick_time(interval):
+                    return name, now
+            elif feed.until >= self.deployment.query.boundary(interval):
+                return name, self.deployment.query.tick_time(interval)
+        return None
+
+    def _held_up(self, name: str, interval: int) -> bool:
+        """Whether a stream is too far ahead of what all are done with."""
+        ahead = self.deployment.ahead
+        return self.deployment.heartbeats and interval - self.sites[name].settled > ahead
+
+    def next_time(self) -> int | None:
+        """When something will have to happen by the wall clock alone."""
+        times = [due for site in self.sites.values() if (due := site.due()) is not None]
+        if self.deployment.clock == "wall":
+            times += [
+                self.deployment.query.tick_time(feed.next_interval)
+                for name, feed in self.feeds.items()
+                if not self._held_up(name, feed.next_interval)
+            ]
+        return min(times, default=None)
+
+    def is_due(self, now: int) -> bool:
+        """Whether a site waits for a time that has come."""
+        return any(
+            due is not None and due <= now for due in (site.due() for site in self.sites.values())
+        )
+
+    def event_time(self) -> int:
+        """The time that the streams here have reached, where rows make the time."""
+        query = self.deployment.query
+        return max(query.tick_time(feed.next_interval - 1) for feed in self.feeds.values())
+
+    def waiting_bytes(self) -> int:
+        """Rows that wait for their interval to end."""
+        return sum(feed.arrivals.nbytes for feed in self.feeds.values())
+
+    def check_message(self, peer: str, message: Message) -> None:
+        """Refuse what the sites here could not take, before it is in the journal."""
+        header = message.header
+        count = len(self._hosts)
+        if not (PLANNER <= header.sender < count and PLANNER <= header.receiver < count):
+            raise ArgumentError(f"a message between streams that are not there: {header}")
+        if self._host_of(header.receiver) != self.host or self._host_of(header.sender) != peer:
+            raise ArgumentError(
+                f"a message of {peer!r} to {self.host!r} is between streams elsewhere: {header}"
+            )
+        self._check_parts(header, message)
+
+    def _check_parts(self, header: Header, message: Message) -> None:
+        """Rows must have the columns that the sender's stream has."""
+        if header.sender == PLANNER or "rows" not in message.parts:
+            return
+        stream = self.deployment.query.streams[header.sender]
+        wanted = stream.qualified
+        found = message.parts["rows"].schema
+        if not found.equals(wanted):
+            raise ArgumentError(
+                f"a message with rows of {found.names} ({found.types}), but stream "
+                f"{stream.name!r} has {wanted.names} ({wanted.types})"
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """How far it has come, as JSON has it."""
+        streams = {
+            name: {
+                "ticked": site.ticked,
+                "settled": site.settled,
+                "late": self.feeds[name].arrivals.late,
+                "late_messages": site.late,
+                "rows": self.feeds[name].rows,
+                "window_rows": len(site.window),
+                "kept_bytes": site.nbytes,
+                "delta": site.delta,
+            }
+            for name, site in self.sites.items()
+        }
+        first = self.sites[self.names[0]]
+        return {
+            "streams": streams,
+            "result_count": self.result_count,
+            "result_rows": self.result_rows,
+            "plan": first.schedule.newest.to_json(),
+            "changes": [n for n, _ in self.planner.changes] if self.planner else [],
+        }
+
+
+def rows_bytes(rows: pa.RecordBatch | None) -> bytes:
+    """Rows as an event's body."""
+    if rows is None or not rows.num_rows:
+        return b""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def rows_of(body: bytes) -> pa.RecordBatch | None:
+    if not body:
+        return None
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        return reader.read_next_batch()

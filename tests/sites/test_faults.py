@@ -1,0 +1,404 @@
+"""Sites that are killed, stopped, cut off or sent rubbish: exact results, or a clear error."""
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from dovetail.errors import SiteAccessError, SiteError, SiteRefusedError, SiteUnavailableError
+from dovetail.sites import PAPER
+from dovetail.sites.live.access import Access
+from dovetail.sites.live.client import SiteClient
+from dovetail.sites.live.deployment import Shape
+from dovetail.sites.live.driver import Driver
+from dovetail.sites.live.events import Event, What
+from dovetail.sites.live.faults import asking
+from dovetail.sites.live.limits import Limits
+from dovetail.sites.live.local import LocalSites
+from dovetail.sites.live.machine import Machine
+from dovetail.sites.live.wire import ENVELOPE, MESSAGES, envelopes, put
+from dovetail.testing.sites import counted
+
+SEED = 1  # a query of three streams at two hosts
+
+
+def until_true(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.02)
+
+
+def test_sites_when_a_link_is_cut_for_ten_intervals_then_results_are_exact(fleet, run) -> None:
+    running = run(fleet, 3, intervals=18)
+    a, b = running.deployment.hosts[:2]
+    running.feed(1, 4)
+    until_true(lambda: running.settled() >= 2)
+    for one, other in ((a, b), (b, a)):
+        running.clients[one].shape(running.name, other, Shape(cut=True))
+    running.feed(5, 14)
+    assert running.clients[a].status(running.name).links[b].waiting_bytes > 0
+    assert running.settled() < 6
+    for one, other in ((a, b), (b, a)):
+        running.clients[one].shape(running.name, other, Shape())
+    running.feed(15, 18)
+    running.drain()
+    assert running.check() > 0
+
+
+def test_sites_when_links_are_slow_and_narrow_then_results_are_exact(fleet, run) -> None:
+    hosts = fleet.hosts
+    shapes = {(a, b): Shape(0.02, 50_000) for a in hosts for b in hosts if a != b}
+    running = run(fleet, 4, shapes=shapes)
+    running.feed(1, running.intervals)
+    running.drain()
+    assert running.check() > 0
+    status = running.clients[hosts[0]].status(running.name)
+    assert all(link.delay >= 0.02 for link in status.links.values())
+    assert status.measured_delta >= 20
+
+
+def kill(sites: Any, host: str) -> None:
+    """Kill a site and start it again at the same address."""
+    address = sites.address(host)
+    sites.processes[host].send_signal(signal.SIGKILL)
+    sites.processes[host].wait()
+    sites.start(host, listen=address)
+
+
+def test_site_when_killed_and_started_again_then_results_are_exact(own_fleet, run) -> None:
+    running = run(own_fleet, SEED, intervals=40, rows=20)
+    first, second = running.deployment.hosts
+    before: dict[Any, Any] = {}
+    for start, kill_at, host in ((1, 12, first), (14, 26, second)):
+        running.feed(start, kill_at)
+        before |= running.results()
+        kill(own_fleet, host)
+        # the others go on meanwhile; and whoever has heard no answer says it again
+        running.feed(kill_at + 1, kill_at + 1, without=host)
+        for stream in running.deployment.query.streams:
+            if stream.site == host:
+                ack = running.put(stream.name, kill_at)
+                assert ack.duplicate
+        running.feed(kill_at + 1, kill_at + 1)
+    running.feed(28, 40)
+    running.drain()
+    assert running.check() > 1000
+    after = running.results()
+    assert {key: after[key][1].to_pydict() for key in before} == {
+        key: rows.to_pydict() for key, (_, rows) in before.items()
+    }
+    folders = [own_fleet.directory / host / running.name for host in (first, second)]
+    assert any(list(folder.glob("snapshot-*.bin")) for folder in folders), "no snapshot was made"
+    assert all(len(list(folder.glob("events-*.log"))) == 1 for folder in folders)
+
+
+def test_site_when_it_stands_still_for_a_while_then_results_are_exact(own_fleet, run) -> None:
+    running = run(own_fleet, SEED, intervals=12, ahead=4)
+    slow = running.deployment.hosts[1]
+    running.feed(1, 3)
+    process = own_fleet.processes[slow]
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        running.feed(4, 12, without=slow)
+        time.sleep(0.3)
+        first = running.clients[running.deployment.hosts[0]].status(running.name)
+        # it does not run ahead of the one that stands still
+        assert max(stream.ticked for stream in first.streams.values()) <= 3 + 4
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    running.feed(4, 12)
+    running.drain()
+    assert running.check() > 0
+
+
+def messages_of(machine: Machine, running: Any) -> list[tuple[int, bytes]]:
+    """What a host sends if nobody answers."""
+    for interval in range(1, running.intervals + 1):
+        for name in machine.names:
+            rows = running.rows_of(name, interval)
+            machine.apply(Event(What.INPUT, 0, {"stream": name}), rows)
+            machine.apply(Event(What.TICK, 0, {"stream": name}))
+    return [(seq, body) for _, seq, body in machine.take().messages]
+
+
+def send(running: Any, peer: str, to: str, messages: list[tuple[int, bytes]], last: int) -> int:
+    """Send as if we were that host."""
+    deployment = running.deployment
+    path = (MESSAGES, deployment.name, deployment.digest, peer)
+    with asking("it"), running.sites.access.connect(deployment.addresses[to]) as client:
+        facts = {"first": 1, "last": last}
+        batches = [envelopes(messages)]
+        answer = put(client, running.sites.access, path, batches, facts, 20)
+    return int(answer["through"])
+
+
+def found(results: Iterable[tuple[int, pa.RecordBatch]]) -> dict[int, Counter[Any]]:
+    """Results by interval."""
+    answer: dict[int, Counter[Any]] = {}
+    for interval, rows in results:
+        answer.setdefault(interval, Counter()).update(counted(pa.Table.from_batches([rows])))
+    return answer
+
+
+def test_messages_when_repeated_and_out_of_order_then_count_once_and_in_order(fleet, run) -> None:
+    # SP-S: a site joins its own rows with copies
+    running = run(fleet, 20, (PAPER[0],), hosts=("h0", "h1"))
+    here, there = running.deployment.hosts
+    running.clients[here].stop(running.name, forget=True)  # we are this one
+    messages = messages_of(Machine(running.deployment, here), running)
+    last = len(messages)
+    assert last > 8
+    alone = Machine(running.deployment, there)
+    messages_of(alone, running)
+    for seq, body in messages:
+        alone.apply(Event(What.MESSAGE, 0, {"peer": here, "seq": seq}, body))
+    expected = found((interval, rows) for _, interval, rows in alone.take().results)
+    running.feed(1, running.intervals, without=here)
+    mixed = [messages[i] for i in np.random.default_rng(2).permutation(last) if i != 3]
+    throughs = [send(running, here, there, mixed[at : at + 3], last) for at in range(0, last, 3)]
+    assert throughs[-1] == 3, "the fourth is missing"
+    assert send(running, here, there, messages[2:5], last) == last
+    assert send(running, here, there, messages, last) == last
+    client = running.clients[there]
+    assert client.status(running.name).links[here].repeated == last + 2
+    assert found((r.interval, r.rows) for r in client.results(running.name)) == expected
+    assert sum(counter.total() for counter in expected.values()) > 10
+
+
+@pytest.mark.parametrize("lost", ["here", "there"])
+def test_messages_when_a_journal_was_lost_then_are_refused(lost, fleet, run) -> None:
+    running = run(fleet, 50)
+    here, there = running.deployment.hosts[:2]
+    until_true(lambda: running.clients[here].status(running.name).links[there].connected)
+    deployment = running.deployment
+    path = (MESSAGES, deployment.name, deployment.digest, here)
+    facts = {"first": 9, "last": 12} if lost == "there" else {"first": 1, "last": -1}
+    said = "are lost" if lost == "there" else "its journal is damaged"
+    client = fleet.access.connect(deployment.addresses[there])
+    with client, pytest.raises(SiteRefusedError, match=said), asking("it"):
+        put(client, fleet.access, path, [envelopes([])], facts, 20)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (("messages", "QUERY", "0123456789abcdef", "h0"), "runs another query"),
+        (("messages", "QUERY", "DIGEST", "h7"), "no other host 'h7'"),
+        (("messages", "other", "DIGEST", "h0"), "does not run a query 'other'"),
+        (("input", "other", "S0"), "does not run a query 'other'"),
+        (("input", "QUERY", "S9"), "no stream 'S9'"),
+        (("nowhere",), "nothing can be put"),
+    ],
+)
+def test_put_when_addressed_wrongly_then_says_so(path, said, fleet, run) -> None:
+    running = run(fleet, 50)
+    names = {"QUERY": running.name, "DIGEST": running.deployment.digest}
+    there = running.deployment.addresses["h1"]
+    facts = {"first": 1, "last": 0, "producer": "p", "batch": 0, "part": 0}
+    client = fleet.access.connect(there)
+    where = [names.get(part, part) for part in path]
+    with client, pytest.raises(SiteError, match=said), asking(there):
+        put(client, fleet.access, where, [envelopes([])], facts, 9)
+
+
+def test_put_when_the_schema_is_another_then_says_both(fleet, run) -> None:
+    running = run(fleet, 5)
+    client = running.client_of("S0")
+    for rows in (
+        pa.record_batch({"ts": [1], "a": ["text"], "b": ["x"], "id": [1]}),
+        pa.record_batch({"ts": [1], "key": [1]}),
+    ):
+        with pytest.raises(SiteRefusedError, match="'S0' has columns ts: int64, a: int64, b: str"):
+            client.put(running.name, "S0", rows, producer="p", batch=1)
+    rows = running.rows_of("S0", 1)
+    null = pa.RecordBatch.from_arrays(
+        [pa.nulls(rows.num_rows, pa.int64()), *rows.columns[1:]], schema=rows.schema
+    )
+    with pytest.raises(SiteRefusedError, match="without a time"):
+        client.put(running.name, "S0", null, producer="p", batch=1)
+    assert client.status(running.name).streams["S0"].rows == 0
+
+
+def test_messages_when_the_schema_is_another_then_are_refused(fleet, run) -> None:
+    running = run(fleet, 5, (PAPER[0],))
+    here, there = running.deployment.hosts[:2]
+    path = (MESSAGES, running.name, running.deployment.digest, here)
+    odd = pa.record_batch({"seq": [1], "text": ["x"]})
+    machine = Machine(running.deployment, here)
+    messages = messages_of(machine, running)
+    rubbish = [(1, b"\xff" * 80)]
+    # a message of S0 whose rows are said to be of another stream
+    swapped = [(1, body.replace(b"S0.", b"X0.")) for _, body in messages if b"S0.ts" in body][:1]
+    assert swapped
+    with running.sites.access.connect(running.deployment.addresses[there]) as client:
+        for batch, said in (
+            (odd, r"messages come as \['seq', 'body'\]"),
+            (envelopes(rubbish), "not a message between sites"),
+            (envelopes(swapped), "but stream 'S0' has"),
+        ):
+            with pytest.raises(SiteRefusedError, match=said), asking("it"):
+                put(client, fleet.access, path, [batch], {"first": 1, "last": 1}, 20)
+    assert running.clients[there].status(running.name).error is None
+
+
+def test_put_when_it_is_oversized_then_says_the_limit_and_takes_nothing(fleet, run) -> None:
+    running = run(fleet, 50)
+    client = running.client_of("S0")
+    limit = client.describe(running.name).max_put_bytes
+    rows = running.rows_of("S0", 1).slice(0, 1)
+    text = pa.array(["x" * (limit + 1)])
+    large = pa.RecordBatch.from_arrays(
+        [rows.column(0), rows.column(1), text, rows.column(3)], schema=rows.schema
+    )
+    with pytest.raises(SiteRefusedError, match=f"more than {limit:,} bytes .*several parts"):
+        client.put(running.name, "S0", large, producer="p", batch=1)
+    assert client.status(running.name).streams["S0"].rows == 0
+
+
+def test_message_when_it_is_oversized_then_stops_until_the_limit_is_raised(
+    tmp_path, fleet, run
+) -> None:
+    running = run(fleet, 6, (PAPER[0],), rows=30)
+    deployment = running.deployment
+    host = deployment.hosts[0]
+    name = deployment.streams_of(host)[0]
+    rows = running.streams[name]
+    facts = {"producer": "p", "batch": 0, "part": 0, "until": deployment.query.boundary(4)}
+    driver = Driver(deployment, host, tmp_path, Limits(message_bytes=400, durable=False))
+    driver.start()
+    with pytest.raises(SiteError, match="more than the 400 of the limit"):
+        driver.put(name, rows, facts, 20)
+    with pytest.raises(SiteError, match="more than the 400 of the limit"):
+        driver.put(name, None, {"until": 9}, 20)
+    driver.stop()
+    again = Driver(deployment, host, tmp_path, Limits(durable=False))
+    again.start()
+    assert again.put(name, rows, facts, 20) == (True, 0)
+    assert all(box.last > 0 for box in again.outboxes.values())
+    assert again.status()["error"] is None
+    again.stop()
+
+
+def test_inputs_when_an_outbox_is_full_then_wait(tmp_path, fleet, run) -> None:
+    running = run(fleet, 6, (PAPER[0],), rows=30)
+    deployment = running.deployment
+    host = deployment.hosts[0]
+    name = deployment.streams_of(host)[0]
+    limits = Limits(outbox_bytes=3000, input_bytes=1500, durable=False)
+    driver = Driver(deployment, host, tmp_path, limits)  # without links: nothing is acknowledged
+    driver.start()
+    batches = [running.rows_of(name, interval) for interval in range(1, 9)]
+
+    def put_all() -> None:
+        for interval, rows in enumerate(batches, 1):
+            put_one(interval, rows, 0.5)
+
+    def put_one(interval: int, rows: pa.RecordBatch, seconds: float) -> tuple[bool, int]:
+        facts = {"producer": "p", "batch": interval, "part": 0}
+        facts["until"] = deployment.query.boundary(interval)
+        return driver.put(name, rows, facts, seconds)
+
+    with pytest.raises(SiteUnavailableError, match="is behind"):
+        put_all()
+    held = max(box.nbytes for box in driver.outboxes.values())
+    assert 3000 < held < 12000
+    for box in driver.outboxes.values():
+        box.acknowledge(box.last)
+    driver.wake()
+    assert put_one(9, batches[0].slice(0, 0), 20) == (False, 0)
+    assert put_one(10, batches[0], 20)[0] is False
+    driver.stop()
+
+
+# --- nobody without the token ------------------------------------------------------------------
+
+
+def calls(client: Any, options: Any) -> dict[str, Callable[[], Any]]:
+    """Every kind of call that Flight has."""
+    path = flight.FlightDescriptor.for_path("input", "q", "S0")
+
+    def do_put() -> None:
+        writer, _ = client.do_put(path, ENVELOPE, options)
+        writer.close()
+
+    def exchange() -> None:
+        writer, reader = client.do_exchange(path, options)
+        writer.done_writing()
+        reader.read_all()
+
+    actions = ("start", "stop", "queries", "describe", "status", "advance", "trim", "shape")
+    return {
+        **{name: lambda n=name: list(client.do_action((n, b"{}"), options)) for name in actions},
+        "put": do_put,
+        "get": lambda: client.do_get(flight.Ticket(b"{}"), options).read_all(),
+        "exchange": exchange,
+        "list": lambda: list(client.list_flights(options=options)),
+        "list actions": lambda: client.list_actions(options),
+        "info": lambda: client.get_flight_info(path, options),
+    }
+
+
+@pytest.mark.parametrize("header", [None, "Bearer", "Bearer WRONG", "Basic TOKEN", "Bearer TOKENx"])
+def test_call_when_the_token_is_missing_or_wrong_then_is_refused(header, fleet) -> None:
+    headers = []
+    if header:
+        token = fleet.access.token
+        text = header.replace("TOKEN", token).replace("WRONG", "w" * len(token))
+        headers = [(b"authorization", text.encode())]
+    options = flight.FlightCallOptions(timeout=10, headers=headers)
+    with flight.FlightClient(fleet.address("h0")) as client:
+        for name, call in calls(client, options).items():
+            with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
+                pytest.fail(f"{name}: {call()}")
+
+
+def test_client_when_its_token_is_wrong_then_says_so_without_telling_it(fleet) -> None:
+    wrong = Access("not the right token")
+    said = pytest.raises(SiteAccessError, match="the token is missing or wrong")
+    with SiteClient(fleet.address("h0"), wrong) as client, said as caught:
+        client.queries()
+    assert wrong.token not in f"{caught.value!r} {wrong!r} {client!r}"
+    logs = [path.read_text() for path in fleet.directory.glob("*.log")]
+    assert not any(fleet.access.token in log or wrong.token in log for log in logs)
+
+
+def make_certificate(folder: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout",
+         "site.key", "-out", "site.pem"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def test_sites_when_they_use_tls_then_emit_what_one_place_would(tmp_path, run) -> None:
+    make_certificate(tmp_path)
+    sites = LocalSites(tmp_path, ("h0", "h1"), {"durable": False})
+    tls = '[tls]\ncertificate = "site.pem"\nkey = "site.key"\nca = "site.pem"'
+    try:
+        for host in sites.hosts:
+            sites.start(host, listen="grpc+tls://localhost:0", extra=tls)
+        plain = sites.access
+        sites.access = Access(plain.token, (tmp_path / "site.pem").read_bytes())
+        running = run(sites, SEED, intervals=4)
+        running.feed(1, 4)
+        running.drain()
+        assert running.check() > 0
+        address = sites.address("h0")
+        with SiteClient(address, plain) as client, pytest.raises(SiteAccessError, match="TLS"):
+            client.queries()
+        without = address.replace("grpc+tls", "grpc")
+        with SiteClient(without, plain) as client, pytest.raises(SiteError):
+            client.queries()
+    finally:
+        sites.stop()

@@ -1,0 +1,410 @@
+"""Spark on both ends of sites: DataFrames in, results out, each row once whatever fails."""
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+import dovetail.sites
+from dovetail.errors import (
+    ArgumentError,
+    SiteAccessError,
+    SiteRefusedError,
+    SiteUnavailableError,
+    StateMismatchError,
+    StateMissingError,
+    UnknownColumnError,
+)
+from dovetail.sites import Plan, Query, Step, Stream, TimeWindow
+from dovetail.sites.live.access import Access
+from dovetail.sites.live.client import SiteClient
+from dovetail.sites.live.deployment import Deployment
+from dovetail.sites.live.local import LocalSites
+from dovetail.sites.plan import Algorithm
+from dovetail.spark.site_columns import result_rows, result_type, site_rows
+from dovetail.spark.site_source import Settings, Span, StreamReader
+from dovetail.spark.site_staging import Piece, _promised
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+WINDOW = 20 * SECOND
+TYPES = [pa.timestamp("us", "UTC"), pa.int64(), pa.string(), pa.int32()]
+SCHEMA = pa.schema(list(zip(("ts", "k", "text", "id"), TYPES, strict=True)))
+BEYOND = 300 * SECOND  # a time that is past all rows, and all that follows from them
+ONCE = {"availableNow": True}
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSites]:
+    """Two sites that take little at once, so that a micro-batch needs several puts."""
+    limits = {"durable": False, "put_bytes": "16 KB"}
+    made = LocalSites(tmp_path_factory.mktemp("sites"), ("h0", "h1"), limits)
+    for host in made.hosts:
+        made.start(host)
+    made.addresses()
+    yield made
+    made.stop()
+
+
+class Running:
+    """A query of streams `left` and `right`, each at its site, seen from Spark."""
+
+    def __init__(self, sites: LocalSites, bench: Any, name: str) -> None:
+        self.bench, self.spark, self.name = bench, bench.spark, name
+        self.sites, self.access = sites, sites.access
+        streams = tuple(
+            Stream(stream, SCHEMA, TimeWindow(WINDOW), site=host)
+            for stream, host in zip(("left", "right"), sites.hosts, strict=True)
+        )
+        self.query = Query(streams, (("left.k", "right.k"),), tau=5 * SECOND, delta=SECOND)
+        plan = Plan(
+            self.query,
+            {"left": [Step("right", Algorithm.SM_S1)], "right": [Step("left", Algorithm.SM_S2)]},
+        )
+        deployment = Deployment(name, plan, sites.addresses(), clock="rows", unit="us")
+        self.clients = {h: SiteClient(a, self.access) for h, a in sites.addresses().items()}
+        for client in self.clients.values():
+            client.start(deployment)
+
+    def publish(self, stream: str, frame: DataFrame, **options: Any) -> StreamingQuery | None:
+        # the address is of the other site: any will do
+        options = {"access": self.access, "checkpoint": self.bench.root / f"in-{stream}", **options}
+        address = self.sites.address("h0" if stream == "right" else "h1")
+        return dovetail.sites.publish(frame, address, query=self.name, stream=stream, **options)
+
+    def source(self, **options: Any) -> DataFrame:
+        dovetail.sites.register(self.spark)
+        return self.reader(self.spark.readStream, **options).load()
+
+    def reader(self, reader: Any, **options: Any) -> Any:
+        known = {
+            "address": self.sites.address("h1"),
+            "query": self.name,
+            "token_file": str(self.sites.directory / "token"),
+        }
+        return reader.format("dovetail_site").options(**{**known, **options})
+
+    def taken_in(self, stream: str) -> int:
+        statuses = (client.status(self.name) for client in self.clients.values())
+        return next(s.streams[stream].rows for s in statuses if stream in s.streams)
+
+    def finish(self) -> None:
+        """No more rows will follow: let all results come out."""
+        wanted = BEYOND // (5 * SECOND)
+        beyond = BEYOND
+
+        def advanced() -> bool:
+            nonlocal beyond
+            beyond += 5 * SECOND
+            for stream, client in zip(("left", "right"), self.clients.values(), strict=True):
+                client.advance(self.name, stream, beyond)
+            statuses = [client.status(self.name) for client in self.clients.values()]
+            assert [status.error for status in statuses] == [None, None]
+            return min(s.settled for status in statuses for s in status.streams.values()) >= wanted
+
+        until_true(advanced)
+
+    def results(self) -> list[int]:
+        """How many each site has emitted."""
+        return [client.result_range(self.name)[1] for client in self.clients.values()]
+
+    def expected(self) -> Counter[Any]:
+        """Spark's own join of all rows in one place; both windows are equally long."""
+        left, right = (self.bench.batch(side).alias(side) for side in ("left", "right"))
+        apart = F.abs(F.unix_micros("left.ts") - F.unix_micros("right.ts"))
+        joined = left.join(right, (F.col("left.k") == F.col("right.k")) & (apart <= WINDOW))
+        return pairs(joined)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+
+def until_true(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.02)
+
+
+def pairs(results: DataFrame) -> Counter[Any]:
+    """Results by what identifies them, and a column that has been all the way."""
+    found = results.select("left.id", "right.id", F.unix_micros("left.ts"), "right.text")
+    return Counter(tuple(row) for row in found.collect())
+
+
+@pytest.fixture
+def running(sites: LocalSites, bench: Any) -> Iterator[Running]:
+    made = Running(sites, bench, f"q{next(NUMBERS)}")
+    yield made
+    for query in bench.spark.streams.active:
+        query.stop()
+    made.close()
+
+
+def rows(seed: int, count: int, first: int, seconds: int, disorder: int = 0) -> pa.Table:
+    """Rows in the order of their times, or up to so many microseconds late."""
+    rng = np.random.default_rng(seed)
+    times = (first + rng.random(count) * seconds) * SECOND
+    arrival = np.argsort(times + rng.random(count) * disorder, kind="stable")
+    columns = [
+        pa.array(times[arrival].astype(np.int64), SCHEMA.field("ts").type),
+        pa.array(rng.integers(0, 40, count), mask=rng.random(count) < 0.05),
+        pa.array([f"{seed} {n} " + "x" * 20 for n in range(count)]),
+        pa.array(np.arange(count) + first * 1000, pa.int32()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def write_in_order(bench: Any, name: str, table: pa.Table, files: int) -> None:
+    """Files that a stream reads in this order: it goes by when they were written."""
+    bench.write(name, table, files)
+    paths = sorted((bench.root / name).glob("*.parquet"))
+    for age, path in enumerate(reversed(paths)):
+        os.utime(path, times=(path.stat().st_atime, time.time() - age))
+
+
+def late_by(frame: DataFrame, seconds: int) -> DataFrame:
+    return frame.withWatermark("ts", f"{seconds} seconds")
+
+
+def test_sites_when_streams_are_published_in_two_runs_then_results_are_as_in_one_place(
+    running: Running,
+) -> None:
+    bench = running.bench
+    for first in (0, 60):  # the second run goes on where the first has ended, on both ends
+        for seed, side in enumerate(("left", "right")):
+            write_in_order(bench, side, rows(seed, 400, first, 60, disorder=2 * SECOND), files=2)
+        frames = {side: late_by(bench.stream(side), 3) for side in ("left", "right")}
+        queries = [running.publish(side, f, trigger=ONCE) for side, f in frames.items()]
+        for query in queries:
+            assert query is not None
+            query.awaitTermination()
+        if first:
+            running.finish()
+        bench.run(running.source(maxResultsPerTrigger=8))
+    assert running.taken_in("left") == running.taken_in("right") == 800
+    results = bench.results()
+    assert pairs(results) == running.expected()
+    assert results.count() > 1000
+    # nothing is read twice: what was committed is gone from the sites
+    assert any(c.result_range(running.name)[0] > 1 for c in running.clients.values())
+
+
+def failing_put(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """The connection is lost for good after so many puts."""
+    put, done = SiteClient.put, []
+
+    def lost(self: SiteClient, *arguments: Any, **options: Any) -> Any:
+        if len(done) == after:
+            raise SiteUnavailableError("the line is dead")
+        done.append(1)
+        return put(self, *arguments, **options)
+
+    monkeypatch.setattr(SiteClient, "put", lost)
+
+
+def test_publish_when_a_micro_batch_fails_half_way_then_its_rows_are_put_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = running.bench
+    bench.write("left", rows(1, 500, 0, 60), files=2)
+    bench.write("right", rows(2, 300, 0, 60), files=2)
+
+    def publish(keys: list[str], partitions: int) -> None:
+        # other partitions, another order and other values each time it is computed
+        frame = bench.stream("left", 2).withColumn("text", F.expr("uuid()"))
+        frame = frame.repartition(partitions, *keys)
+        query = running.publish("left", frame, lateness=timedelta(0), trigger=ONCE)
+        assert query is not None
+        query.awaitTermination()
+
+    with monkeypatch.context() as patch:
+        failing_put(patch, after=2)
+        with pytest.raises(StreamingQueryException, match="the line is dead"):
+            publish(["k"], 3)
+    assert 0 < running.taken_in("left") < 500
+    publish(["id", "ts"], 2)
+    assert running.taken_in("left") == 500
+
+    for _ in range(2):  # the second time has no effect
+        assert running.publish("right", bench.batch("right")) is None
+    assert running.taken_in("right") == 300
+    running.finish()
+    dovetail.sites.register(bench.spark)
+    results = running.reader(bench.spark.read).load()
+    assert pairs(results) == running.expected()
+    assert not list((bench.root / "in-left" / "rows").glob("b*/*")), "rows are left on disk"
+
+
+def test_source_when_restarted_after_a_failure_then_reads_the_same_rows_again(
+    running: Running,
+) -> None:
+    bench = running.bench
+    for seed, side in enumerate(("left", "right")):
+        bench.write(side, rows(seed, 200, 0, 60))
+        running.publish(side, bench.batch(side))
+    until_true(lambda: min(running.results()) > 6)  # the last rows have not been joined yet
+    seen: list[tuple[int, Counter[Any]]] = []
+
+    def sink(fail_at: int) -> Callable[[DataFrame, int], None]:
+        def take(frame: DataFrame, number: int) -> None:
+            seen.append((number, pairs(frame)))
+            if number == fail_at:
+                raise RuntimeError("the sink is full")
+
+        return take
+
+    def run(fail_at: int) -> None:
+        writer = running.source(maxResultsPerTrigger=3).writeStream.foreachBatch(sink(fail_at))
+        writer = writer.option("checkpointLocation", str(bench.checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        run(fail_at=1)
+    before = running.results()
+    running.finish()
+    assert running.results() > before, "nothing has come meanwhile"
+    run(fail_at=-1)
+    assert seen[1] == seen[2], "micro-batch 1 has other rows the second time"
+    assert [number for number, _ in seen[2:]] == list(range(1, len(seen) - 1))
+    found: Counter[Any] = Counter()
+    for _, part in [seen[0], *seen[2:]]:
+        found.update(part)
+    assert found == running.expected()
+    assert found.total() > 100
+
+
+def test_source_when_the_checkpoint_is_ahead_of_the_sites_then_says_so(running: Running) -> None:
+    settings = Settings(
+        running.sites.address("h0"), running.name, running.access, None, True, timeout=5
+    )
+    reader = StreamReader(settings, result_type(running.query))
+    assert reader.latestOffset(reader.initialOffset(), None) == {"h0": 0, "h1": 0}
+    for other in ({"h0": 3, "h1": 0}, {"h0": 0}):
+        with pytest.raises(SiteRefusedError, match=r"was started anew.*new checkpoint"):
+            reader.latestOffset(other, None)
+    with pytest.raises(SiteRefusedError, match=r"results 1 to 2 .* are not at h0"):
+        list(reader.read(Span("h0", settings.address, 0, 2)))
+    reader.stop()
+
+
+WRONG = {
+    "k cast to string": (ArgumentError, ["'k' is string, but int64", "cast('bigint')"]),
+    "ts cast to bigint": (ArgumentError, ["'ts' is bigint", "cast('timestamp')"]),
+    "without text": (UnknownColumnError, ["no column 'text'", "text: string"]),
+    "with more": (ArgumentError, ["'more' too many", "select"]),
+    "ts null": (ArgumentError, ["rows without a time", "isNotNull"]),
+    "a long text": (ArgumentError, ["a row of", "put_bytes"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_publish_when_columns_do_not_fit_then_says_which(
+    running: Running, spark: SparkSession, case: str
+) -> None:
+    frame = spark.range(1).selectExpr(
+        "timestamp_seconds(id) as ts", "id as k", "'x' as text", "1 as id"
+    )
+    change = {
+        "k cast to string": lambda: frame.withColumn("k", frame.k.cast("string")),
+        "ts cast to bigint": lambda: frame.withColumn("ts", frame.ts.cast("bigint")),
+        "without text": lambda: frame.drop("text"),
+        "with more": lambda: frame.withColumn("more", F.lit(1)),
+        "ts null": lambda: frame.withColumn("ts", F.lit(None).cast("timestamp")),
+        "a long text": lambda: frame.withColumn("text", F.repeat(F.lit("x"), 20_000)),
+    }[case]
+    kind, said = WRONG[case]
+    with pytest.raises(kind) as raised:
+        running.publish("left", change())
+    running.bench.says(str(raised.value), *said)
+    assert running.taken_in("left") == 0
+    # what was refused does not stand in the way of what is right
+    running.publish("left", frame)
+    assert running.taken_in("left") == 1
+
+
+def test_publish_when_arguments_do_not_fit_then_says_so(running: Running) -> None:
+    bench = running.bench
+    bench.write("left", rows(1, 50, 0, 10))
+    stream = bench.stream("left")
+    with pytest.raises(ArgumentError, match="withWatermark"):
+        running.publish("left", stream)
+    with pytest.raises(ArgumentError, match="0 or more"):
+        running.publish("left", stream, lateness=-1)
+    with pytest.raises(ArgumentError, match="has no stream 'middle'; it has left, right"):
+        running.publish("middle", stream)
+    with pytest.raises(ArgumentError, match="every executor mounts"):
+        running.publish("left", stream, lateness=0, checkpoint="s3://bucket/in")
+    running.publish("left", bench.batch("left"))
+    with pytest.raises(StateMismatchError, match="is of stream 'left', not of 'right'"):
+        running.publish("right", bench.batch("left"), checkpoint=bench.root / "in-left")
+    (bench.root / "in-left" / "query").mkdir()
+    (bench.root / "in-left" / "rows" / "producer").unlink()
+    with pytest.raises(StateMissingError, match="which rows have been put is not known"):
+        running.publish("left", bench.batch("left"))
+
+
+def test_token_when_wrong_or_given_in_the_open_then_nobody_gets_in(
+    running: Running, tmp_path: Path
+) -> None:
+    bench = running.bench
+    bench.write("left", rows(1, 50, 0, 10))
+    stranger = Access("0123456789abcdef-not-the-token")
+    with pytest.raises(SiteAccessError, match="the token is missing or wrong"):
+        running.publish("left", bench.batch("left"), access=stranger)
+    (tmp_path / "other").write_text(stranger.token)
+    with pytest.raises(AnalysisException, match="the token is missing or wrong"):
+        running.source(token_file=str(tmp_path / "other"))
+    with pytest.raises(AnalysisException, match="the token cannot be an option"):
+        running.source(token=running.access.token)
+    with pytest.raises(AnalysisException, match="needs the option 'query'"):
+        running.source(query="")
+    source = running.source()
+    assert running.access.token not in source._jdf.queryExecution().toString()
+
+
+def test_promise_when_later_puts_have_older_rows_then_waits_for_them() -> None:
+    def piece(oldest: int, newest: int) -> Piece:
+        return Piece("f", 0, 1, oldest, newest)
+
+    groups = [[piece(10, 20)], [piece(35, 90), piece(30, 40)], [piece(50, 100)]]
+    assert [put.until for put in _promised(groups, 5)] == [30, 50, 95]
+    assert [put.until for put in _promised(groups, 60)] == [30, 40, 40]
+    assert [put.until for put in _promised(groups, None)] == [None] * 3
+
+
+def test_columns_when_the_site_has_types_of_its_own_then_values_stay_the_same() -> None:
+    schema = pa.schema(
+        [("ts", pa.timestamp("ms")), ("text", pa.large_string()), ("day", pa.date32())]
+    )
+    streams = [Stream(name, schema, TimeWindow(1)) for name in ("a", "b")]
+    query = Query(tuple(streams), (("a.text", "b.text"),), tau=1, delta=0)
+    day = pa.array([3], pa.date32())
+    spark_rows = pa.record_batch(
+        {"text": ["x"], "day": day, "ts": pa.array([7000], pa.timestamp("us", "Europe/Rome"))}
+    )
+    expected = pa.record_batch([pa.array([7], schema.field(0).type), ["x"], day], schema=schema)
+    assert site_rows(spark_rows, streams[0]).equals(expected)
+    joined = pa.record_batch(
+        [*expected.columns, *expected.columns], names=list(query.result_columns)
+    )
+    (row,) = result_rows(joined, result_type(query)).to_pylist()
+    assert row["a"] == row["b"] == expected.to_pylist()[0]
+    finer = pa.array([7001], pa.timestamp("us", "UTC"))
+    with pytest.raises(ArgumentError, match=r"'ts'.*exactly"):
+        site_rows(spark_rows.set_column(2, "ts", finer), streams[0])

@@ -1,0 +1,127 @@
+"""A host's sites, driven by events: the same again, in whichever process."""
+
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dovetail.sites import Algorithm, Plan, Query, Step
+from dovetail.sites.live.deployment import Deployment
+from dovetail.sites.live.driver import Driver
+from dovetail.sites.live.events import Event, What
+from dovetail.sites.live.limits import Limits
+from dovetail.sites.live.machine import Machine, rows_bytes
+from dovetail.testing.sites import counted, window_join
+
+INTERVALS = 10
+Streams = dict[str, pa.RecordBatch]
+
+
+def deployed(query: Query, algorithm: Algorithm, **settings: Any) -> Deployment:
+    plan = Plan(query, {"A": [Step("B", algorithm)], "B": [Step("A", algorithm)]})
+    addresses = {stream.site: "grpc://127.0.0.1:1" for stream in query.streams}
+    return Deployment("q", plan, addresses, **({"clock": "rows"} | settings))
+
+
+class Pair:
+    """Two machines without a network: each event is kept, and so is what comes out."""
+
+    def __init__(self, deployment: Deployment, streams: Streams, around: Callable[..., Machine]):
+        self.machines = {host: Machine(deployment, host) for host in deployment.hosts}
+        self.results: list[tuple[str, int, int, Any]] = []
+        self.sent: list[tuple[str, str, int, bytes]] = []
+        self._around = around
+        query = deployment.query
+        for name, rows in streams.items():
+            self.happen(name, Event(What.INPUT, 0, {"stream": name}, rows_bytes(rows)))
+        for interval in range(1, INTERVALS + 3):
+            for name in query.names:
+                self.happen(name, Event(What.TICK, query.tick_time(interval), {"stream": name}))
+
+    def happen(self, host: str, event: Event) -> None:
+        machine = self.machines[host] = self._around(self.machines[host])
+        machine.apply(event)
+        outputs = machine.take()
+        self.results += [(host, n, i, rows.to_pydict()) for n, i, rows in outputs.results]
+        for peer, seq, body in outputs.messages:
+            self.sent.append((host, peer, seq, body))
+            self.happen(peer, Event(What.MESSAGE, 0, {"peer": host, "seq": seq}, body))
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_machine_when_pickled_before_every_event_then_makes_the_same(
+    algorithm: Algorithm, pair: tuple[Query, Streams]
+) -> None:
+    query, streams = pair
+    deployment = deployed(query, algorithm)
+    straight = Pair(deployment, streams, lambda machine: machine)
+    pickled = Pair(deployment, streams, lambda machine: pickle.loads(pickle.dumps(machine)))
+    assert pickled.results == straight.results
+    assert pickled.sent == straight.sent
+    found: dict[int, Counter[Any]] = {}
+    for _, _, interval, columns in straight.results:
+        found.setdefault(interval, Counter()).update(counted(pa.table(columns)))
+    answer = window_join(query, streams, INTERVALS)
+    assert {n: found.get(n, Counter()) for n in answer} == answer
+    assert all(m.sites[h].settled >= INTERVALS for h, m in straight.machines.items())
+
+
+def test_machine_when_streams_share_a_host_then_sends_nothing(
+    pair: tuple[Query, Streams],
+) -> None:
+    query, streams = pair
+    both = tuple(type(s)(s.name, s.schema, s.window, s.time, site="here") for s in query.streams)
+    shared = Query(both, query.on, query.tau, query.delta)
+    machine = Machine(deployed(shared, Algorithm.SM_D2), "here")
+    for name, rows in streams.items():
+        machine.apply(Event(What.INPUT, 0, {"stream": name, "until": 10**6}), rows)
+    while (found := machine.next_tick(0, halted=False)) and machine.feeds["B"].next_interval < 13:
+        machine.apply(Event(What.TICK, found[1], {"stream": found[0]}))
+    outputs = machine.take()
+    assert outputs.messages == []
+    rows = Counter()
+    for _, interval, batch in outputs.results:
+        rows[interval] += batch.num_rows
+    answer = window_join(query, streams, INTERVALS)
+    assert rows == Counter({n: c.total() for n, c in answer.items() if c})
+
+
+def test_machine_when_ahead_or_halted_then_begins_no_interval(pair: tuple[Query, Streams]) -> None:
+    query, _ = pair
+    machine = Machine(deployed(query, Algorithm.SP_S, ahead=3), "A")
+    machine.apply(Event(What.INPUT, 0, {"stream": "A", "until": 10**6}))
+    assert machine.next_tick(0, halted=True) is None
+    while (found := machine.next_tick(0, halted=False)) is not None:
+        machine.apply(Event(What.TICK, found[1], {"stream": found[0]}))
+    assert machine.sites["A"].ticked == 3
+
+
+def test_driver_when_links_show_another_delay_then_delta_follows(
+    pair: tuple[Query, Streams], tmp_path: Path
+) -> None:
+    query, _ = pair
+    deployment = deployed(query, Algorithm.SP_S, clock="wall", heartbeats=False, unit="s")
+    driver = Driver(deployment, "A", tmp_path, Limits(durable=False))
+    try:
+        assert driver.status()["streams"]["A"]["delta"] == query.delta == 5
+        driver.delays.measured("B", 8.0)
+        driver._round([])
+        assert driver.status()["streams"]["A"]["delta"] == 12
+        for _ in range(64):
+            driver.delays.measured("B", 6.0)  # a little less: no reason to change
+        driver._round([])
+        assert driver.status()["streams"]["A"]["delta"] == 12
+        for _ in range(64):
+            driver.delays.measured("B", 0.5)
+        driver.delays.told("B", 2.0)  # what others say counts, too
+        driver._round([])
+        assert driver.status()["streams"]["A"]["delta"] == 3
+    finally:
+        driver.stop()
+    again = Driver(deployment, "A", tmp_path, Limits(durable=False))
+    assert again.status()["streams"]["A"]["delta"] == 3
+    again.stop()

@@ -198,7 +198,7 @@ THEMES: dict[str, tuple[st.SearchStrategy[Case], tuple[str, ...]]] = {
     "four inputs": (cases(inputs=(4,)), PHASES),
     "five inputs": (cases(inputs=(5,)), PHASES),
     "eight inputs": (
-        cases(inputs=(6, 8), rows=((2, 6),), domains=(2, 4), styles=("mixed",)),
+        cases(inputs=(6, 8), rows=((2, 6),), domains=(2, 4), styles=("mixed",), text_bytes=(9000,)),
         ("spilled", "cleanup"),
     ),
     "chains": (cases(graphs=("chain",)), PHASES),

@@ -9,6 +9,7 @@ last. The paper's R2 and R3 have 100,000 rows: its 8.8 MB, a fifth of the input,
 Rows are handed over in small batches in the order of their arrival. Nothing is timed: with `Costs`
 (those of the DINER figures), reading, writing and results take the virtual time that they state,
 and in a silence of all sources the join may do deferred work until more rows wait than MaxNewArr.
+Results are counted and not put together: there are 170 million of them at the paper's size.
 """
 
 import dataclasses
@@ -27,6 +28,8 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context, Status
 from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWayJoin, MultiWaySpec, make, multiway_spec
+from dovetail.multiway.keyindex import BYTES_PER_ROW
+from dovetail.multiway.mjoin import MJoin
 
 PAPER_ROWS = 100_000  #: of R2 and of R3
 FEWER = 10  #: R1 and R4 have so many times fewer rows
@@ -67,7 +70,9 @@ class Found:
     flushed_rows: int = 0
     blocks_read: int = 0
     buffers: list[int] = field(default_factory=list)  #: rows that waited when it was called back
-    index_bytes: int = 0  #: of the indexes of the rows in memory, at the end
+    rows_in_memory: int = 0  #: when the last row had come, and so the following
+    index_bytes: int = 0  #: of the indexes
+    bytes_beside_rows: int = 0  #: all that rows in memory have besides themselves
 
 
 # -- the data -------------------------------------------------------------------------------
@@ -176,12 +181,18 @@ class Setting:
         return max(1, round(MOST_WAITING * min(1.0, self.budget_bytes / paper)))
 
 
-def run(algorithm: str, inputs: Inputs, setting: Setting) -> Found:
-    """Let a join take the inputs in."""
+def run(algorithm: str, inputs: Inputs, setting: Setting, buckets: int | None = None) -> Found:
+    """Let a join take the inputs in; MJoin may be given a number of buckets."""
     with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as directory:
         store = BlockStore(Path(directory), inputs.spec.schemas, "bench")
         try:
-            join = make(algorithm, inputs.spec, Context(Budget(setting.budget_bytes), store))
+            context = Context(Budget(setting.budget_bytes), store)
+            join = (
+                make(algorithm, inputs.spec, context)
+                if buckets is None
+                else type("MJoinOfBuckets", (MJoin,), {"buckets": buckets})(inputs.spec, context)
+            )
+            join.count_only()
             return _Drive(join, inputs, setting).run()
         finally:
             store.close()
@@ -209,12 +220,18 @@ class _Drive:
                 self._work_until_rows_wait(before + SILENCE_MS)
             self._hand_over(batch)
             burst, before = batch.burst, max(before, batch.time)
-        self._found.index_bytes = sum(
-            table.nbytes - table.payload.nbytes for table in self._join.tables
-        )
+        self._note_memory()
         while self._setting.complete and self._join.status() is not Status.DONE:
             self._let_work(self._join.poll(1 << 12))
         return self._summary()
+
+    def _note_memory(self) -> None:
+        tables = self._join.tables
+        self._found.rows_in_memory = sum(map(len, tables))
+        self._found.index_bytes = sum(
+            BYTES_PER_ROW * len(table.codes) * len(table) for table in tables
+        )
+        self._found.bytes_beside_rows = sum(t.nbytes - t.payload.nbytes for t in tables)
 
     def _hand_over(self, batch: Batch) -> None:
         rows = self._inputs.relations[batch.side].slice(batch.start, batch.stop - batch.start)

@@ -14,7 +14,10 @@ nothing; so the joins are set to 0 by the first row that comes after such a flus
 Beyond the paper, `fading`: the counters are halved instead. With many inputs results are rare, and
 what a few rows found since the last flush says little; an area that loses by chance may lose rows
 that never come again, such as those of a relation that has each key once. Partial matches
-(`partial`), of which there are more, are counted besides, to tell areas of one benefit apart.
+(`partial`), of which there are more, are counted besides, to tell areas of one benefit apart. And
+both outer areas are set anew with every flush (`carry`). Algorithm 2 moves the bound of the one
+that was flushed from; the other one then grows with every row that comes into it, until it has all
+there are, and its outermost rows go for want of others, however good they are.
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +31,8 @@ from dovetail.kernel.keys import Codes
 LOWER, MIDDLE, UPPER = 0, 1, 2
 LEAST, MOST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 TIES = (UPPER, LOWER, MIDDLE)  # the order in which Algorithm 2 asks for the least benefit
+Times = NDArray[np.int64]  #: how often each of some rows counts
+Densities = tuple[NDArray[np.float64], NDArray[np.float64]]  #: of joins and of partial matches
 
 
 @dataclass
@@ -50,18 +55,18 @@ class Areas:
         )
         return found
 
-    def count(self, codes: Codes) -> list[int]:
-        """How many of the codes lie in each area."""
-        counts: list[int] = np.bincount(self.areas_of(codes), minlength=3).tolist()
-        return counts
+    def count(self, codes: Codes, times: Times | None = None) -> list[int]:
+        """How many of the codes lie in each area, each of them counted so many times."""
+        counts = np.bincount(self.areas_of(codes), times, minlength=3)
+        return [int(count) for count in counts]
 
-    def joined(self, codes: Codes) -> None:
-        """Rows with these codes have helped to produce a result each."""
-        self.joins = [a + b for a, b in zip(self.joins, self.count(codes), strict=True)]
+    def joined(self, codes: Codes, times: Times | None = None) -> None:
+        """Rows with these codes have helped to produce a result each, or so many."""
+        self.joins = [a + b for a, b in zip(self.joins, self.count(codes, times), strict=True)]
 
-    def matched(self, codes: Codes) -> None:
-        """Rows with these codes have found a partner each in a relation next to theirs."""
-        self.partial = [a + b for a, b in zip(self.partial, self.count(codes), strict=True)]
+    def matched(self, codes: Codes, times: Times | None = None) -> None:
+        """Rows with these codes have found a partner each, or so many, next to them."""
+        self.partial = [a + b for a, b in zip(self.partial, self.count(codes, times), strict=True)]
 
     def begin_anew(self, *, fading: bool) -> None:
         """Forget joins and matches, or half of them."""
@@ -94,6 +99,23 @@ class Areas:
                 upper = int(np.partition(codes, len(codes) - 1 - at)[len(codes) - 1 - at])
                 self.upper = max(upper, self.lower + 1)
         self.rows = self.count(codes)
+
+    def densities(self) -> Densities:
+        """Joins and partial matches for each row, by area."""
+        rows = np.maximum(self.rows, 1)
+        return self.joins / rows, self.partial / rows
+
+    def carry(self, codes: Codes, count: int, densities: Densities) -> None:
+        """Let both outer areas hold about `count` rows, and the statistics stay with their rows.
+
+        `codes` are those of all rows in memory, and each of them brings the densities, from before
+        some rows left, of the area that it was in.
+        """
+        before, first = self.areas_of(codes), self.lower is None
+        self.move(codes, count, [LOWER, UPPER])
+        if not first and len(codes):
+            moved = np.bincount(3 * before + self.areas_of(codes), minlength=9).reshape(3, 3)
+            self.joins, self.partial = ([int(x) for x in some @ moved] for some in densities)
 
     def facts(self) -> dict[str, Any]:
         """What a snapshot keeps: all but the numbers of rows, which are counted again."""

@@ -11,12 +11,14 @@ to come are written as blocks, and all blocks are joined. That each combination 
 in `cells`.
 
 Memory (`holding`). Of the budget, `WORKING_SHARE` is set aside at the start for transient needs:
-slices, combinations, output batches, blocks read back. The rest holds rows, their indexes, the
-input batch and the block catalogue.
+slices, combinations, output batches, batches that are put together. The rest holds rows, their
+indexes, the input batch and the block catalogue. While blocks are joined, some of it holds these:
+`BLOCK_SHARE` at the least, for which rows are flushed if need be, as the paper does (Algorithm 4,
+line 13). So memory that only deferred work needs is not kept from the rows that arrive.
 """
 
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,13 +31,13 @@ from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.multiway import state
 from dovetail.multiway.blockjoins import BlockJoins, MinerOptions, Room
 from dovetail.multiway.cells import Cell, newest_ticks
-from dovetail.multiway.combining import Combinations, Combiner, PairCounter
+from dovetail.multiway.combining import Combinations, Combiner, PairCounter, bytes_each
 from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, Holding
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.output import Emitter
 from dovetail.multiway.payload import Chunk, Payload
 from dovetail.multiway.probing import ProbeOrder
-from dovetail.multiway.rows import JoinRows
+from dovetail.multiway.rows import Arriving, JoinRows
 from dovetail.multiway.spec import MultiWaySpec
 
 _MOST_COMBINATIONS = 1 << 16
@@ -56,15 +58,15 @@ class MultiWayJoin(Holding):
     ) -> None:
         super().__init__(spec, context, options or self.default_options, snapshot)
         self._slice_bytes = min(self.working_bytes // 8, self.block_bytes)
-        per_combination = 16 * len(spec) + 48
-        limit = min(self.working_bytes // 8 // per_combination, _MOST_COMBINATIONS)
+        limit = min(self.working_bytes // 2 // bytes_each(len(spec)), _MOST_COMBINATIONS)
         self._combiner = Combiner(spec, max(16, limit))
         self._emitter = Emitter(spec.output, self.working_bytes // 8)
         self.order = ProbeOrder(spec)
         # not itself: a cycle would keep the memory of a join that is not used any more
         owner = weakref.proxy(self)
         room = Room(
-            context, self.working_bytes // 2,
+            context, self.block_room_bytes,
+            lambda held, nbytes, what: owner._grow(held, nbytes, what),  # noqa: PLW0108
             lambda: owner._make_room_for_blocks(),  # noqa: PLW0108  a bound method is a cycle again
         )  # fmt: skip
         self.joins = BlockJoins(
@@ -129,6 +131,10 @@ class MultiWayJoin(Holding):
     def snapshot(self) -> Snapshot:
         return state.snapshot(self)
 
+    def count_only(self) -> None:
+        """See `Emitter.count_only`."""
+        self._emitter.count_only()
+
     def check(self) -> None:
         """Assert the invariants."""
         for table in self.tables:
@@ -188,16 +194,14 @@ class MultiWayJoin(Holding):
         index_bytes = self._encoders[side].index_bytes_per_row * len(order)
         self._grow(self._rows_held, rows.nbytes + index_bytes, "rows")
         ats = np.full(len(order), self.ctx.clock.tick())  # after the flushes that made room
-        arriving = JoinRows(codes, ats, Payload([Chunk(rows)]))
-        bits = yield from self._meet(side, arriving)
-        self.tables[side].insert(codes, ats, rows, bits)
+        arriving = Arriving(codes, ats, Payload([Chunk(rows)]))
+        yield from self._meet(side, arriving)
+        self.tables[side].insert(codes, ats, rows, arriving.bits)
         self._inserted(side, codes)
         self._settle()
 
-    def _meet(
-        self, side: int, arriving: JoinRows
-    ) -> Generator[pa.RecordBatch, None, NDArray[np.bool_]]:
-        """Emit what the arriving rows complete; returns which of them did."""
+    def _meet(self, side: int, arriving: Arriving) -> Iterator[pa.RecordBatch]:
+        """Emit what the arriving rows complete."""
         sources: list[JoinRows] = list(self.tables)
         sources[side] = arriving
         rows = [len(source) for source in self.tables]
@@ -205,17 +209,14 @@ class MultiWayJoin(Holding):
             self.order.flushed(rows)
             self._began_anew()
             self._flushed = False
-        bits = np.zeros(len(arriving), dtype=np.bool_)
         self._combiner.take_found()
         self._combiner.on_pairs = self._on_pairs
         for found in self._combiner.combine(sources, side, self.order.plan(side, rows)):
-            bits[found[side]] = True
             self._combined(sources, found)
             yield from self._emitter.add(sources, found)
         yield from self._emitter.drain()
         self._combiner.on_pairs = None  # blocks that are joined do not count
         self.order.found(self._combiner.take_found())
-        return bits
 
     # -- deferred work ----------------------------------------------------------------------
 

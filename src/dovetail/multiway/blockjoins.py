@@ -52,6 +52,7 @@ class MinerOptions:
     zone_maps: bool = True  #: beyond the paper: leave out blocks that cannot match
     reduce: bool = True  #: beyond the paper: keep only the rows of a block that match
     fading: bool = True  #: beyond the paper: statistics fade, and partial matches break ties
+    weighing: bool = True  #: beyond the paper: flush from the relation that makes least of its rows
     #: beyond the paper: what Cleanup writes stays in memory, in case an input re-opens
     keep_copies: bool = True
 
@@ -64,17 +65,26 @@ class MinerOptions:
 
 
 class Room:
-    """The memory for blocks: a share of the working memory, and what else can be had."""
+    """The memory for blocks, which rows in memory make room for.
 
-    def __init__(self, context: Context, least_bytes: int, make_room: Callable[[], bool]) -> None:
+    `grow` has a reservation granted, whatever rows have to be flushed for it; `make_room` gives up
+    what can be spared, and says whether there was any.
+    """
+
+    def __init__(
+        self, context: Context, least_bytes: int,
+        grow: Callable[[Reservation, int, str], None], make_room: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self._budget = context.budget
         self.least_bytes = least_bytes
+        self._grow = grow
         self._make_room = make_room
         self._held = Reservation(context.budget, "outer")
 
     def ask(self, nbytes: int) -> int:
-        """Have room for so many bytes, or for as many as there can be; returns how many."""
+        """Have room for so many bytes, or for as many as can be spared; returns how many."""
         self.give_back()
+        self._grow(self._held, self.least_bytes, "room for blocks")
         excess = nbytes - self.least_bytes
         if excess > 0:
             while not self._held.try_grow(excess):
@@ -82,7 +92,7 @@ class Room:
                     free = (self._budget.total_bytes or 0) - self._budget.used_bytes
                     self._held.try_grow(max(0, min(excess, free - self.least_bytes // 8)))
                     break
-        return self.least_bytes + self._held.nbytes
+        return self._held.nbytes
 
     def share(self, part: float) -> int:
         """That part of the budget, but not less than can be had anyway."""
@@ -107,7 +117,7 @@ class BlockJoins:
         self._room = room
         self._options = options
         self._least_piece = room.least_bytes // (len(spec) + 1)
-        self._group_bytes = room.least_bytes // 2  # there is as much working memory again
+        self._group_bytes = room.least_bytes // 2  # working memory has room for that
         self._odometer: Odometer | None = None
 
     def boxes(self, cell: Cell) -> list[Box]:

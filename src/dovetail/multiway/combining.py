@@ -15,12 +15,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.runs import Span
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.rows import JoinRows
 from dovetail.multiway.spec import MultiWaySpec, Reach
 
 Combinations = dict[int, Slots]  #: the slots of each relation, all of one length
 PairCounter = Callable[[Reach, Sequence[JoinRows], Slots, Slots], None]
+
+
+def bytes_each(inputs: int) -> int:
+    """What a combination takes up, if every relation has a piece that is full.
+
+    The slots of each relation that is in, once more with each edge that is walked, and what it
+    takes to enumerate the pairs of each edge.
+    """
+    return 4 * (inputs * (inputs + 1) // 2) + 64 * (inputs - 1)
 
 
 class Combiner:
@@ -53,7 +63,8 @@ class Combiner:
             return
         rows = len(sources[first])
         for start in range(0, rows, self._limit):
-            begin: Combinations = {first: np.arange(start, min(start + self._limit, rows))}
+            stop = min(start + self._limit, rows)
+            begin: Combinations = {first: np.arange(start, stop, dtype=np.int32)}
             yield from self._extend(sources, begin, plan)
 
     def _extend(
@@ -63,25 +74,41 @@ class Combiner:
             yield partial
             return
         reach, rest = plan[0], plan[1:]
-        codes = sources[reach.parent].codes[reach.parent_attribute].take(partial[reach.parent])
-        low, high = self._spec.codecs[reach.edge].candidates(codes)
-        hits = sources[reach.child].probe(reach.child_attribute, low, high)
+        hits = self._probe(sources, partial, reach)
         if hits is None:
             return
         slots, span = hits
         for probing, positions in span.pairs(self._limit):
-            found = slots.take(positions)
-            matching = self._verify(sources, reach, partial[reach.parent].take(probing), found)
-            if matching is not None:
-                probing, found = probing[matching], found[matching]
-            self.found[reach.edge] += len(found)
-            if len(found):
-                if self.on_pairs is not None:
-                    parents = partial[reach.parent].take(probing)
-                    self.on_pairs(reach, sources, parents, found)
-                wider = {number: some.take(probing) for number, some in partial.items()}
-                wider[reach.child] = found
+            wider = self._widen(sources, partial, reach, (probing, slots.take(positions)))
+            del probing, positions  # while others go on, this one waits
+            if wider is not None:
                 yield from self._extend(sources, wider, rest)
+
+    def _probe(
+        self, sources: Sequence[JoinRows], partial: Combinations, reach: Reach
+    ) -> tuple[Slots, Span] | None:
+        """Look the combinations' codes up in the index of the relation that comes in."""
+        codes = sources[reach.parent].codes[reach.parent_attribute].take(partial[reach.parent])
+        low, high = self._spec.codecs[reach.edge].candidates(codes)
+        return sources[reach.child].probe(reach.child_attribute, low, high)
+
+    def _widen(
+        self, sources: Sequence[JoinRows], partial: Combinations, reach: Reach,
+        pairs: tuple[Slots, Slots],
+    ) -> Combinations | None:  # fmt: skip
+        """Combinations with one relation more, of those and the slots that may match them."""
+        probing, found = pairs
+        matching = self._verify(sources, reach, partial[reach.parent].take(probing), found)
+        if matching is not None:
+            probing, found = probing[matching], found[matching]
+        self.found[reach.edge] += len(found)
+        if not len(found):
+            return None
+        wider = {number: some.take(probing) for number, some in partial.items()}
+        if self.on_pairs is not None:
+            self.on_pairs(reach, sources, wider[reach.parent], found)
+        wider[reach.child] = found
+        return wider
 
     def _verify(
         self, sources: Sequence[JoinRows], reach: Reach, parents: Slots, children: Slots

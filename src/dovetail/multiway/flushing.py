@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.multiway.areas import LOWER, MIDDLE, TIES, Areas
+from dovetail.multiway.areas import LOWER, MIDDLE, TIES, Areas, Densities
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.rows import Table
 
@@ -56,10 +56,21 @@ def choose(
 
 
 def move_bounds(
-    table: Table, areas: Sequence[Areas], taken: Sequence[tuple[int, int]], count: int
+    table: Table,
+    areas: Sequence[Areas],
+    taken: Sequence[tuple[int, int]],
+    count: int,
+    densities: Sequence[Densities] | None = None,
 ) -> None:
-    """Let the areas that were flushed from hold about `count` rows again; count all rows anew."""
+    """Let the areas that were flushed from hold about `count` rows again; count all rows anew.
+
+    With densities, which are those before the flush, this is done for all lower and upper areas,
+    and the statistics stay with the rows.
+    """
     for attribute, known in enumerate(areas):
+        if densities is not None:
+            known.carry(table.codes[attribute], count, densities[attribute])
+            continue
         flushed = [area for from_attribute, area in taken if from_attribute == attribute]
         known.move(table.codes[attribute], count, flushed)
 

@@ -20,9 +20,11 @@ from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.rows import Encoder, Table
 from dovetail.multiway.spec import MultiWaySpec
 
-WORKING_SHARE = 3 / 8
+WORKING_SHARE = 1 / 8  #: set aside at the start
+BLOCK_SHARE = 3 / 16  #: what joining blocks takes at the least; rows in memory make room for it
 MIN_BYTES_PER_INPUT = 32 << 10
 _UNBOUNDED_WORKING_BYTES = 64 << 20
+_UNBOUNDED_BLOCK_BYTES = 32 << 20
 _PAPER_BLOCK_BYTES = 10 << 10
 _BLOCKS_IN_BUDGET = 200  # as in the paper: 10 KB of 10,000 rows of 200 bytes
 
@@ -42,15 +44,19 @@ class Holding(ABC):
         self.options = options
         self.working_bytes = _working_bytes(spec, context)
         context.budget.reserve("working", self.working_bytes)
+        total = context.budget.total_bytes
+        self.block_room_bytes = (
+            _UNBOUNDED_BLOCK_BYTES if total is None else int(total * BLOCK_SHARE)
+        )
         self.block_bytes = self._choose_block_bytes()
-        self._group_bytes = self.working_bytes // 4
+        self._group_bytes = self.working_bytes // 2
         self._encoders = [Encoder(spec, number) for number in range(len(spec))]
-        merge_bytes = (1 << 62) if context.budget.total_bytes is None else self._group_bytes
+        merge_bytes = (1 << 62) if total is None else self._group_bytes
         self.tables = [Table(encoder, merge_bytes) for encoder in self._encoders]
         attributes = [len(encoder) for encoder in self._encoders]
         cells = self._cell_count(snapshot)
         fan_out = (
-            fan_out_for(context.budget.total_bytes, cells * sum(attributes))
+            fan_out_for(total, cells * sum(attributes))
             if snapshot is None
             else int(snapshot.meta["page_entries"])
         )
@@ -63,7 +69,7 @@ class Holding(ABC):
 
     def _choose_block_bytes(self) -> int:
         total = self.ctx.budget.total_bytes
-        most = self.working_bytes // (3 * (len(self.spec) + 1))  # one of each relation in memory
+        most = 2 * self.block_room_bytes // (3 * (len(self.spec) + 1))  # one of each relation fits
         if self.options.block_bytes is not None:
             return max(1, min(self.options.block_bytes, most))
         if total is None:

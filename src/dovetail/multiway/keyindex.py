@@ -15,30 +15,30 @@ from dovetail.kernel.runs import FAN_IN, Span, probe_run
 
 Slots = NDArray[np.integer[Any]]
 
-BYTES_PER_ROW = 16  #: a code, a slot, and the slot once more among those of all runs
+BYTES_PER_ROW = 12  #: a code and a slot
 
 
 class KeyIndex:
     """Finds rows by the codes of one attribute."""
 
     def __init__(self) -> None:
-        self._runs: list[tuple[Codes, Slots]] = []
-        self._slots: Slots | None = None  # of all runs, one behind the other
+        self._runs: list[tuple[Codes, Slots]] = []  # the slots are parts of those of all runs
+        self._slots: Slots = np.zeros(0, dtype=np.int32)
 
     def __len__(self) -> int:
-        return sum(len(codes) for codes, _ in self._runs)
+        return len(self._slots)
 
     def insert(self, codes: Codes, first: int) -> None:
         """Add rows that lie in the slots from `first` on, in any order of codes."""
         order = np.argsort(codes, kind="stable")
-        self._runs.append((codes.take(order), (order + first).astype(np.int32)))
-        while len(self._runs) >= FAN_IN:
-            sizes = [len(run[0]) for run in self._runs[-FAN_IN:]]
+        runs = [*self._runs, (codes.take(order), (order + first).astype(np.int32))]
+        while len(runs) >= FAN_IN:
+            sizes = [len(run[0]) for run in runs[-FAN_IN:]]
             # merging into a run much larger than the rest would copy it again and again
             if sizes[0] > sum(sizes[1:]):
                 break
-            self._runs[-FAN_IN:] = [_merged(self._runs[-FAN_IN:])]
-        self._slots = None
+            runs[-FAN_IN:] = [_merged(runs[-FAN_IN:])]
+        self._hold(runs)
 
     def remove(self, gone: NDArray[np.bool_], moved: Slots) -> None:
         """Forget the slots that are marked; `moved` has the new slot of each of the others."""
@@ -47,7 +47,7 @@ class KeyIndex:
             kept = ~gone.take(slots)
             if kept.any():
                 runs.append((codes[kept], moved.take(slots[kept]).astype(np.int32)))
-        self._runs, self._slots = runs, None
+        self._hold(runs)
 
     def probe(self, low: Codes, high: Codes) -> tuple[Slots, Span] | None:
         """The rows with codes in each of the inclusive ranges; equality is `low is high`.
@@ -63,7 +63,7 @@ class KeyIndex:
                     span = Span(span.probing, span.low + base, span.high + base)
                 found = span if found is None else found.joined(span)
             base += len(codes)
-        return None if found is None else (self._all_slots(), found)
+        return None if found is None else (self._slots, found)
 
     def ranges_met(self, low: Codes, high: Codes) -> NDArray[np.bool_]:
         """In which of the inclusive ranges there is the code of any row."""
@@ -73,18 +73,22 @@ class KeyIndex:
         return met
 
     def check(self, by_slot: Codes) -> None:
-        slots = self._all_slots()
-        assert len(slots) == len(by_slot)
-        assert (np.sort(slots) == np.arange(len(slots))).all(), "an index has lost rows"
+        assert len(self) == len(by_slot)
+        assert (np.sort(self._slots) == np.arange(len(self))).all(), "an index has lost rows"
         for codes, places in self._runs:
+            assert np.shares_memory(places, self._slots), "slots are held twice"
             assert (codes[1:] >= codes[:-1]).all(), "an index is out of order"
             assert (by_slot.take(places) == codes).all(), "an index has other codes than the rows"
 
-    def _all_slots(self) -> Slots:
-        if self._slots is None:
-            parts = [slots for _, slots in self._runs]
-            self._slots = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
-        return self._slots
+    def _hold(self, runs: list[tuple[Codes, Slots]]) -> None:
+        """Keep these runs, with all their slots in one array."""
+        parts = [slots for _, slots in runs]
+        self._slots = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+        ends = np.cumsum([0, *map(len, parts)]).tolist()
+        self._runs = [
+            (codes, self._slots[start:stop])
+            for (codes, _), start, stop in zip(runs, ends[:-1], ends[1:], strict=True)
+        ]
 
 
 def _merged(runs: list[tuple[Codes, Slots]]) -> tuple[Codes, Slots]:

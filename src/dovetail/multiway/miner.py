@@ -19,7 +19,8 @@ other attributes lose what they held of them. The first flush of a relation take
 if they were middle, and sets the bounds of all its attributes.
 
 Beyond the paper (`fading`, see `areas` and `flushing`): statistics fade instead of being forgotten,
-partial matches break ties between areas, and they set join bits, too.
+partial matches break ties between areas, and they set join bits, too. And (`weighing`, see `gains`)
+the relation that rows are flushed from is the one that makes the least of them.
 
 Reactive phase and Cleanup. See `cells` for what has to be joined and why each combination comes
 once, `odometer` for the order, `blockjoins` for the work and for what goes beyond the paper.
@@ -30,19 +31,22 @@ Keys that are hashed have areas of hashes, which say little, and the join bits d
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.multiway.areas import Areas
+from dovetail.multiway.areas import Areas, Times
 from dovetail.multiway.base import MultiWayJoin
 from dovetail.multiway.blockjoins import MinerOptions
 from dovetail.multiway.combining import Combinations
 from dovetail.multiway.flushing import choose, move_bounds
+from dovetail.multiway.gains import Gains
+from dovetail.multiway.gains import victim as poorest
 from dovetail.multiway.keyindex import Slots
-from dovetail.multiway.rows import JoinRows, Table
+from dovetail.multiway.rows import Arriving, JoinRows, Table
 from dovetail.multiway.spec import MultiWaySpec, Reach
 
 
@@ -60,6 +64,7 @@ class Miner(MultiWayJoin):
     ) -> None:
         self.areas = [[Areas() for _ in attributes] for attributes in spec.attributes]
         self._stale = [False] * len(spec)  # whose joins the next row sets to 0
+        self.gains = [[Gains() for _ in attributes] for attributes in spec.attributes]
         super().__init__(spec, context, snapshot, options)
         if self.options.fading:
             areas = self.areas  # not the join itself, which would be a cycle
@@ -72,9 +77,10 @@ class Miner(MultiWayJoin):
                     (reach.child, reach.child_attribute, children),
                 ):
                     source = sources[relation]
-                    areas[relation][attribute].matched(source.codes[attribute].take(slots))
-                    if isinstance(source, Table):
-                        source.bits[slots] = True
+                    some, times = _each_once(source, slots)
+                    areas[relation][attribute].matched(source.codes[attribute].take(some), times)
+                    if isinstance(source, Table | Arriving):
+                        source.bits[some] = True
 
             self._on_pairs = count_partial
 
@@ -89,11 +95,14 @@ class Miner(MultiWayJoin):
 
     def _combined(self, sources: Sequence[JoinRows], found: Combinations) -> None:
         for relation, source in enumerate(sources):
-            slots = found[relation]
+            slots, times = _each_once(source, found[relation])
             for known, codes in zip(self.areas[relation], source.codes, strict=True):
-                known.joined(codes.take(slots))
-            if isinstance(source, Table):  # else they are arriving
+                known.joined(codes.take(slots), times)
+            if isinstance(source, Table | Arriving):
                 source.bits[slots] = True
+            if self.options.weighing and isinstance(source, Table):
+                for gains, codes in zip(self.gains[relation], source.codes, strict=True):
+                    gains.count(codes.take(slots), times)
 
     def _inserted(self, side: int, codes: list[Codes]) -> None:
         for known, some in zip(self.areas[side], codes, strict=True):
@@ -108,25 +117,48 @@ class Miner(MultiWayJoin):
     def _make_room(self) -> bool:
         if self._drop_copies():
             return True
-        victim = max(range(len(self.spec)), key=lambda relation: len(self.tables[relation]))
-        table, areas = self.tables[victim], self.areas[victim]
-        if not len(table):
+        if not any(map(len, self.tables)):
             return False
+        victim = self._victim()
+        table, areas = self.tables[victim], self.areas[victim]
         count = self._rows_of(victim, self.block_bytes)
+        # the next flush may come at once, and nothing else would tell the new areas apart
+        first, matched = areas[0].lower is None, [codes[table.bits] for codes in table.codes]
         slots, taken = choose(table, areas, count, self.ctx.rng, tie_breaks=self.options.fading)
         self._stale[victim] = True
+        known = [area.densities() for area in areas] if self.options.fading else None
         self._flush(self.cells[0], victim, slots, taken[0][0])
-        move_bounds(table, areas, taken, self._rows_of(victim, self.block_bytes))
+        move_bounds(table, areas, taken, self._rows_of(victim, self.block_bytes), known)
+        if first and self.options.fading:
+            for area, codes in zip(areas, matched, strict=True):
+                area.matched(codes)
+        if self.options.weighing:
+            self._weigh(victim)
         return True
+
+    def _victim(self) -> int:
+        """The relation that rows are flushed from."""
+        if self.options.weighing:
+            return poorest([table.codes for table in self.tables], self.gains)
+        return max(range(len(self.spec)), key=lambda relation: len(self.tables[relation]))
+
+    def _weigh(self, victim: int) -> None:
+        """Rows of a relation have been flushed."""
+        for gains in chain(*self.gains):
+            gains.fade()
+        for gains, codes in zip(self.gains[victim], self.tables[victim].codes, strict=True):
+            gains.halve(codes)
 
     # -- state ------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, Any]:
         areas = [[known.facts() for known in areas] for areas in self.areas]
-        return {"areas": areas, "stale": list(self._stale)}
+        gains = [[known.facts() for known in gains] for gains in self.gains]
+        return {"areas": areas, "stale": list(self._stale), "gains": gains}
 
     def _restore_facts(self, facts: dict[str, Any]) -> None:
         self._stale = list(facts["stale"])
+        self.gains = [[Gains(known[0], known[1:]) for known in gains] for gains in facts["gains"]]
         for relation, areas in enumerate(facts["areas"]):
             self.areas[relation] = [Areas(**known) for known in areas]
             for known in self.areas[relation]:
@@ -146,5 +178,17 @@ class PaperMiner(Miner):
 
     name: ClassVar[str] = "miner-paper"
     default_options: ClassVar[MinerOptions] = MinerOptions(
-        zone_maps=False, reduce=False, fading=False, keep_copies=False
+        zone_maps=False, reduce=False, fading=False, weighing=False, keep_copies=False
     )
+
+
+def _each_once(source: JoinRows, slots: Slots) -> tuple[Slots, Times | None]:
+    """The slots without repetition, and how often each occurs, if they have to repeat.
+
+    With skew, a few rows make up most results, and it is these few that are then looked at.
+    """
+    if len(slots) <= len(source):
+        return slots, None
+    times = np.bincount(slots, minlength=len(source))
+    some = np.flatnonzero(times)
+    return some, times.take(some)

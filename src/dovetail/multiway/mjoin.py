@@ -36,6 +36,7 @@ class MJoin(MultiWayJoin):
 
     name: ClassVar[str] = "mjoin"
     default_options: ClassVar[MinerOptions] = MinerOptions(keep_copies=False)
+    buckets: ClassVar[int | None] = None  #: a power of two; None: by the budget
 
     def __init__(
         self,
@@ -52,6 +53,8 @@ class MJoin(MultiWayJoin):
             return 1
         if snapshot is not None:
             return len(list(snapshot.meta["cells"]))
+        if self.buckets is not None:
+            return self.buckets
         total = self.ctx.budget.total_bytes
         if total is None:
             return _MOST_BUCKETS

@@ -1,8 +1,8 @@
 """The rows themselves, in Arrow: batches one behind the other, addressed by slot.
 
 Rows that leave are not cut out of their batch at once, which would copy all of it for a few of
-them; they stay as dead weight until an eighth of the batch is dead. `nbytes` counts them, for they
-are in memory.
+them; they stay as dead weight until a sixteenth of the batch is dead. `nbytes` counts them, for
+they are in memory.
 
 A batch remembers the block of a snapshot that holds it, and which of the block's rows it still
 has; so a snapshot writes only batches that are new, and not those that have lost a row.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dovetail.kernel.runs import FAN_IN, Block, Rows, variable_bytes
 from dovetail.multiway.keyindex import Slots
 
-_MOST_DEAD = 8  # one row in so many
+_MOST_DEAD = 16  # one row in so many
 _EVEN, _FEW_BYTES = 4, 64  # a row up to so many times the mean row and so many bytes is no outlier
 
 
@@ -27,17 +27,17 @@ class Chunk:
     """A batch and which of its rows are alive, in order; `live` is None if all are."""
 
     rows: pa.RecordBatch
-    live: Rows | None = None
+    live: Slots | None = None
     block: Block | None = None
-    origin: Rows | None = None  #: where in `block` each of `rows` is; None: in the same place
+    origin: Slots | None = None  #: where in `block` each of `rows` is; None: in the same place
 
     def __len__(self) -> int:
         return int(self.rows.num_rows) if self.live is None else len(self.live)
 
     @property
-    def places(self) -> Rows:
+    def places(self) -> Slots:
         """Where in the batch the rows alive are."""
-        return np.arange(self.rows.num_rows) if self.live is None else self.live
+        return np.arange(self.rows.num_rows, dtype=np.int32) if self.live is None else self.live
 
     @property
     def dead(self) -> int:
@@ -58,7 +58,7 @@ class Chunk:
                 self.block = self.origin = None  # not worth keeping: it is written anew
         self.rows, self.live = self.rows.take(pa.array(self.live)), None
 
-    def in_block(self) -> Rows:
+    def in_block(self) -> Slots:
         """Where in its block the rows alive are."""
         return self.places if self.origin is None else self.origin.take(self.places)
 
@@ -95,7 +95,7 @@ class Payload:
     @property
     def nbytes(self) -> int:
         """With the dead, and with the lists of the living."""
-        lists = sum(8 * len(chunk) for chunk in self.chunks if chunk.live is not None)
+        lists = sum(4 * len(chunk) for chunk in self.chunks if chunk.live is not None)
         return self._nbytes + lists
 
     @classmethod

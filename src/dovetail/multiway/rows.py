@@ -3,6 +3,7 @@
 `JoinRows` addresses them by slot and has, for each, the code of every join attribute and the tick
 of its arrival; an index for each attribute; and the rows themselves (`payload`). `Table` is what a
 relation has in memory, with a join bit for each row, and a mark on those that are on disk as well.
+`Arriving` is what is about to join them.
 `Part` is rows of blocks, each with the tick of its departure.
 """
 
@@ -79,6 +80,14 @@ class JoinRows:
     def probe(self, attribute: int, low: Codes, high: Codes) -> tuple[Slots, Span] | None:
         """See `KeyIndex.probe`."""
         return self.index(attribute).probe(low, high)
+
+
+class Arriving(JoinRows):
+    """Rows that are just coming in, with a join bit each."""
+
+    def __init__(self, codes: list[Codes], ats: Ticks, payload: Payload) -> None:
+        super().__init__(codes, ats, payload)
+        self.bits = np.zeros(len(ats), dtype=np.bool_)
 
 
 class Part(JoinRows):

@@ -17,6 +17,7 @@ from dovetail.kernel.blocks import BLOCK, LOGGED, RESIDENT
 from dovetail.kernel.catalogue import Catalogue, concatenated, split_tails
 from dovetail.kernel.protocol import Snapshot
 from dovetail.kernel.runs import Rows, Run
+from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.payload import Chunk
 from dovetail.multiway.relation_blocks import part_of
 
@@ -105,7 +106,7 @@ def _restore_rows(join: "MultiWayJoin", block: np.void, packed: str | None) -> N
     join.tables[relation].restore(Chunk(rows, None, block.copy(), origin), codes, ats)
 
 
-def _pack(positions: Rows, count: int) -> str | None:
+def _pack(positions: Slots, count: int) -> str | None:
     """Which of `count` rows, as text; None for all."""
     if len(positions) == count:
         return None

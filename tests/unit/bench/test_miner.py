@@ -1,11 +1,14 @@
 """The MINER figures at a tiny size, and the parts they are made of."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from dovetail.bench import miner, registry
+from dovetail.bench.diner.streams import TUPLE_BYTES, Rng
+from dovetail.bench.miner_bound import share_online
 from dovetail.bench.miner_runs import Inputs, Setting, batches, chain, even_chain, run, star
 from dovetail.bench.progress import Silent
 from dovetail.bench.result import Result
@@ -63,8 +66,10 @@ def test_growth_when_there_are_three_inputs_then_the_odometer_of_blocks_reads_mo
     "draw",
     [lambda rng: chain(rng, 60, 4), lambda rng: star(rng, 40), lambda rng: even_chain(rng, 30, 5)],
 )
-def test_inputs_when_drawn_then_the_number_of_results_is_the_oracle_s(draw: miner.Value) -> None:
-    inputs: Inputs = draw(np.random.default_rng(4))  # type: ignore[arg-type, assignment]
+def test_inputs_when_drawn_then_the_number_of_results_is_the_oracle_s(
+    draw: Callable[[Rng], Inputs],
+) -> None:
+    inputs = draw(np.random.default_rng(4))
     assert inputs.whole == combinations(inputs.spec, inputs.relations).total() > 0
     handed = sorted((batch.side, batch.start, batch.stop) for batch in batches(inputs))
     assert sum(stop - start for _, start, stop in handed) == inputs.rows
@@ -88,3 +93,50 @@ def test_run_when_a_join_finds_too_much_then_fails(monkeypatch: pytest.MonkeyPat
     found = result("miner-star", "5%", 600)
     assert not found.ok
     assert "of 3 results" in found.failures[0].error
+
+
+def test_figure_when_it_repeats_then_processes_beside_each_other_find_the_same() -> None:
+    benchmark = registry.find("miner-star")
+    once, twice = (
+        registry.run(
+            benchmark,
+            benchmark.configure(rows=600, repetitions=(repetitions,), only="5%"),
+            Silent(),
+        )
+        for repetitions in ("1", "2")
+    )
+    assert twice.ok, twice.failures
+    ratio, first = twice.ratios["mjoin/5%"], once.ratios["mjoin/5%"]
+    assert ratio.n == 2
+    assert first.median in (ratio.min, ratio.max)
+
+
+# -- the bound ------------------------------------------------------------------------------
+
+
+def test_bound_when_all_rows_fit_then_everything_can_be_found() -> None:
+    for inputs in (2, 3, 4):
+        drawn = chain(np.random.default_rng(1), 400, inputs)
+        assert share_online(drawn, drawn.rows) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_bound_when_one_value_fills_the_memory_then_is_what_can_be_worked_out() -> None:
+    """A share x of each side held: the rows that come find 1 - (1 - x)^2 of all pairs."""
+    drawn = star(np.random.default_rng(1), 1_000)
+    column = {name: rows.column("a").to_numpy() for name, rows in
+              zip(drawn.spec.names, drawn.relations, strict=True)}  # fmt: skip
+    two, three = (np.bincount(column[name], minlength=100) for name in ("r2", "r3"))
+    rows = int(two[0])  # no room for more than a half of the most frequent value
+    found = share_online(drawn, rows)
+    of_it = two[0] * three[0] / drawn.whole
+    assert of_it * 0.7 < found < of_it
+
+
+@pytest.mark.parametrize("algorithm", ["miner", "mjoin"])
+@pytest.mark.parametrize("inputs", [2, 3, 4])
+def test_bound_when_a_join_has_run_then_it_has_found_less(algorithm: str, inputs: int) -> None:
+    drawn = chain(np.random.default_rng(inputs), 2_500, inputs)
+    found = run(algorithm, drawn, Setting(drawn.budget(0.1)))
+    share = found.results / drawn.whole
+    assert 0 < share < share_online(drawn, drawn.budget(0.1) // TUPLE_BYTES)
+    assert found.rows_in_memory * TUPLE_BYTES < drawn.budget(0.1)

@@ -123,6 +123,37 @@ def test_areas_when_all_codes_are_the_same_then_one_area_holds_them_all(value: i
     assert sorted(areas.rows) == [0, 0, 20]
 
 
+def test_carry_when_bounds_move_then_both_areas_are_small_and_statistics_stay_with_rows() -> None:
+    codes: Codes = np.arange(100)
+    areas = Areas(49, 90, joins=[500, 40, 0], partial=[100, 40, 10])
+    areas.rows = areas.count(codes)
+    areas.carry(codes, 10, areas.densities())
+    areas.check(codes)
+    assert (areas.lower, areas.upper) == (9, 90)
+    assert areas.rows == [10, 80, 10]
+    assert areas.joins == [100, 440, 0], "40 rows went over with ten each"
+    assert areas.partial == [20, 120, 10]
+
+
+def test_carry_when_rows_have_left_then_the_next_ones_bring_what_they_have() -> None:
+    codes: Codes = np.arange(100)
+    areas = Areas(9, 90, joins=[500, 80, 0])
+    areas.rows = areas.count(codes)
+    known, left = areas.densities(), codes[:90]
+    areas.carry(left, 10, known)
+    areas.check(left)
+    assert areas.joins == [500, 70, 10], "the upper area has rows of the middle one now"
+
+
+def test_carry_when_there_were_no_bounds_then_sets_them() -> None:
+    codes: Codes = np.arange(20)
+    areas = Areas(joins=[0, 9, 0])
+    areas.arrived(codes)
+    areas.carry(codes, 5, areas.densities())
+    assert areas.rows == [5, 10, 5]
+    assert areas.joins == [0, 0, 0]
+
+
 # -- probing --------------------------------------------------------------------------------
 
 

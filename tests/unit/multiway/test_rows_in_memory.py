@@ -70,20 +70,20 @@ def test_table_when_rows_leave_then_every_index_and_the_rows_follow() -> None:
         assert table.codes[1].tolist() == kept.column("b").to_pylist()
 
 
-def test_payload_when_few_rows_die_then_they_weigh_on_until_an_eighth_is_dead() -> None:
+def test_payload_when_few_rows_die_then_they_weigh_on_until_a_sixteenth_is_dead() -> None:
     payload = Payload([Chunk(rows(64))])
     before = payload.nbytes
     gone = np.zeros(64, dtype=np.bool_)
-    gone[:7] = True
+    gone[:3] = True
     payload.remove(gone)
-    assert payload.chunks[0].dead == 7
+    assert payload.chunks[0].dead == 3
     assert payload.nbytes >= before
-    gone = np.zeros(57, dtype=np.bool_)
+    gone = np.zeros(61, dtype=np.bool_)
     gone[0] = True
     payload.remove(gone)
     assert payload.chunks[0].dead == 0
     assert payload.nbytes < before
-    assert payload.gather(np.array([55, 0])).equals(rows(64).take(pa.array([63, 8])))
+    assert payload.gather(np.array([59, 0])).equals(rows(64).take(pa.array([63, 4])))
 
 
 def test_payload_when_compacted_then_gives_up_the_dead() -> None:

@@ -48,7 +48,7 @@ from dovetail.testing.generators import (
     make_relations,
 )
 from dovetail.testing.oracle import Pairs, nested_loop
-from dovetail.twoway import ALGORITHMS, ProgressiveMergeJoin, TwoWaySpec, XJoin
+from dovetail.twoway import ALGORITHMS, Diner, ProgressiveMergeJoin, TwoWaySpec, XJoin
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 pytestmark = pytest.mark.fuzz
@@ -225,8 +225,6 @@ LIGHT_SHARE = 9 / 8
 NEVER_LIGHT = {"one key value", "restored after every step"}
 WIDEST_PAYLOAD = 2_000
 SPILLING = {"xjoin", "diner"} | RIVALS
-#: These keep the catalogue of their blocks on disk, too.
-PAGING = {"xjoin", "hmj", "rpj", "pmj", "dphj"}
 #: These put nothing off while inputs are silent, so they have no such phase.
 WITHOUT_REACTIVE = {"pmj", "dphj"}
 #: Joins nothing until memory is full or both inputs have ended.
@@ -300,7 +298,7 @@ def pages_of_two_in_every_other(case: Case) -> Iterator[list[int]]:
         return write(self, entries)
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (XJoin, ProgressiveMergeJoin):
+        for kind in (XJoin, ProgressiveMergeJoin, Diner):
             patch.setattr(kind, "page_entries", 2 if case.seed % 2 else None)
         patch.setattr(Pages, "write", count)
         yield written
@@ -357,7 +355,7 @@ def test_join_when_driven_by_any_script_then_emits_each_pair_once(
     if algorithm in SPILLING:
         tally.assert_all_happened(*expected_of(algorithm, theme))
         sure = theme in SURE_TO_SPILL or cases_of(algorithm) >= FEW_CASES
-        if algorithm in PAGING and sure:
+        if sure:  # the catalogue of their blocks is on disk, too
             tally.assert_all_happened("paged")
     else:
         tally.assert_all_happened("restores", *(["arriving"] if theme != "an empty side" else []))

@@ -18,19 +18,22 @@ from numpy.typing import NDArray
 from dovetail.kernel.blocks import BLOCK, BlockStore
 
 Entries = NDArray[np.void]
+Numbers = NDArray[np.int64]  #: of entries in their list
 Mask = Callable[[Entries], NDArray[np.bool_]]
 _KEPT_PAGES = 8  # the way to an entry and back, so that reading on costs a page a page
 _BUDGET_SHARE = 1 / 32  # of the budget, for the entries that are not in pages yet
-_FAN_OUTS = (4, 16)  # entries in a page: the fewest, and what is enough
+_FEWEST, _ENOUGH = 4, 16  # entries in a page
 
 
-def fan_out_for(total_bytes: int | None, lists: int) -> int:
-    """How many entries make a page if so many lists share a budget: a power of two."""
-    fewest, enough = _FAN_OUTS
+def fan_out_for(total_bytes: int | None, lists: int, enough: int = _ENOUGH) -> int:
+    """How many entries make a page if so many lists share a budget: a power of two.
+
+    More than `enough` are of no use; a list that is often gone through wants larger pages.
+    """
     if total_bytes is None:
         return enough
     share = int(total_bytes * _BUDGET_SHARE) // (BLOCK.itemsize * lists)
-    return max(fewest, min(1 << share.bit_length() >> 1, enough))
+    return max(_FEWEST, min(1 << share.bit_length() >> 1, enough))
 
 
 def concatenated(parts: Sequence[Entries]) -> Entries:
@@ -53,8 +56,9 @@ def split_tails(entries: Entries, *names: str) -> list[Entries]:
 class Pages:
     """The pages of all lists of one operator, a few of them kept in memory for the next look."""
 
-    def __init__(self, store: BlockStore, fan_out: int) -> None:
+    def __init__(self, store: BlockStore, fan_out: int, kept: int = _KEPT_PAGES) -> None:
         self.fan_out = fan_out
+        self._most_kept = kept
         self.tail_bytes = 0  #: of the entries that the lists have in memory
         self._store = store
         self._kept: dict[int, Entries] = {}
@@ -67,7 +71,14 @@ class Pages:
     @property
     def kept_bytes(self) -> int:
         """What the pages that may be kept take up."""
-        return _KEPT_PAGES * self.fan_out * BLOCK.itemsize
+        return self._most_kept * self.fan_out * BLOCK.itemsize
+
+    def most_tail_bytes(self, entries: int) -> int:
+        """What one list of so many entries has in memory at most."""
+        levels = 1
+        while self.fan_out**levels < entries:
+            levels += 1
+        return levels * self.fan_out * BLOCK.itemsize
 
     def forget(self) -> None:
         """Give up the pages that are kept."""
@@ -92,7 +103,7 @@ class Pages:
         address = int(page["offset"])
         found = self._kept.pop(address, None)
         if found is None:
-            if len(self._kept) >= _KEPT_PAGES:
+            if len(self._kept) >= self._most_kept:
                 del self._kept[next(iter(self._kept))]
             found = np.frombuffer(self._store.read_page(page), dtype=BLOCK)
         self._kept[address] = found
@@ -153,6 +164,59 @@ class Catalogue:
             if found is not None:
                 return found
         return None
+
+    def select(self, start: int, stop: int, mask: Mask, most: int) -> tuple[Numbers, Entries, int]:
+        """The first of the entries `[start, stop)` that `mask` selects, about `most` of them.
+
+        Returns their numbers, themselves, and where to go on. The mask has to select a page, too,
+        if it would select an entry below it, and may if not; what it leaves out is not read.
+        """
+        numbers: list[Numbers] = [np.zeros(0, dtype=np.int64)]
+        found: list[Entries] = []
+        count = 0
+        for first, entries in self._leaves(start, stop, mask):
+            chosen = np.flatnonzero(mask(entries))
+            if len(chosen):
+                numbers.append(first + chosen)
+                found.append(entries[chosen])
+                count += len(chosen)
+            if count >= most:
+                stop = first + len(entries)
+                break
+        return np.concatenate(numbers), concatenated(found), stop
+
+    def outline(self, start: int, stop: int, mask: Mask, most: int) -> tuple[Entries, Numbers]:
+        """Entries that stand for those in `[start, stop)` that `mask` selects.
+
+        They are these themselves, if they are `most` or fewer; else pages stand for what is below
+        them. Also returns how many each stands for. `mask` as for `select`: a page at an end of the
+        range may be there for an entry outside of it.
+        """
+        levels = len(self._levels)
+        found: list[list[Entries]] = [[] for _ in range(levels)]
+        firsts: list[list[Numbers]] = [[] for _ in range(levels)]
+        first = 0
+
+        def add(entries: Entries, level: int, first: int) -> None:
+            span = self._pages.fan_out**level
+            numbers = first + span * np.arange(len(entries))
+            chosen = (numbers < stop) & (numbers + span > start) & mask(entries)
+            found[level].append(entries[chosen])
+            firsts[level].append(numbers[chosen])
+
+        for level in reversed(range(levels)):
+            add(self._levels[level], level, first)
+            first += len(self._levels[level]) * self._pages.fan_out**level
+        for level in reversed(range(1, levels)):
+            pages = sum(map(len, found[level]))
+            others = sum(len(part) for parts in found for part in parts) - pages
+            if others + pages * self._pages.fan_out > most:
+                break
+            for part, numbers in zip(found[level], firsts[level], strict=True):
+                for page, number in zip(part, numbers.tolist(), strict=True):
+                    add(self._pages.read(page), level - 1, number)
+            found[level], firsts[level] = [], []
+        return self._standing_for(found, firsts, start, stop)
 
     def ending_below(self, code: int) -> int:
         """How many entries end below a code; for a list in the order of its codes."""
@@ -217,6 +281,41 @@ class Catalogue:
             first += at * span
             span //= self._pages.fan_out
         return first, entries
+
+    def _leaves(self, start: int, stop: int, mask: Mask) -> Iterator[tuple[int, Entries]]:
+        """The entries `[start, stop)` page by page, less the pages that `mask` leaves out."""
+        first = 0
+        for level in reversed(range(len(self._levels))):
+            tail = self._levels[level]
+            yield from self._leaves_below(tail, level, first, (start, stop), mask)
+            first += len(tail) * self._pages.fan_out**level
+
+    def _leaves_below(
+        self, entries: Entries, level: int, first: int, wanted: tuple[int, int], mask: Mask
+    ) -> Iterator[tuple[int, Entries]]:
+        span = self._pages.fan_out**level
+        low = max(0, (wanted[0] - first) // span)
+        high = min(len(entries), -(-(wanted[1] - first) // span))
+        if low >= high:
+            return
+        if not level:
+            yield first + low, entries[low:high]
+            return
+        for at in (low + np.flatnonzero(mask(entries[low:high]))).tolist():
+            page = self._pages.read(entries[at])
+            yield from self._leaves_below(page, level - 1, first + at * span, wanted, mask)
+
+    def _standing_for(
+        self, found: list[list[Entries]], firsts: list[list[Numbers]], start: int, stop: int
+    ) -> tuple[Entries, Numbers]:
+        """Entries of each level as one array, and how many of `[start, stop)` are below each."""
+        counts = [np.zeros(0, dtype=np.int64)]
+        for level, numbers in enumerate(firsts):
+            span = self._pages.fan_out**level
+            counts += [
+                np.minimum(first + span, stop) - np.maximum(first, start) for first in numbers
+            ]
+        return concatenated([part for parts in found for part in parts]), np.concatenate(counts)
 
     def _newest_in(self, entries: Entries, level: int, mask: Mask) -> np.void | None:
         for at in reversed(np.flatnonzero(mask(entries))):

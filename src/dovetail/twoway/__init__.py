@@ -42,7 +42,7 @@ __all__ = [
 def choose(algorithm: str, within: object) -> str:
     """The algorithm that a name stands for, `auto` resolved; refuses what it cannot do."""
     if algorithm == "auto":
-        return "xjoin" if within is None else "diner"
+        return "diner"
     if algorithm not in ALGORITHMS:
         names = ", ".join(["auto", *ALGORITHMS])
         raise ArgumentError(f"algorithm={algorithm!r} is not known; choose one of {names}")

@@ -5,8 +5,8 @@ Optimization on Streaming Inputs", sections 3 and 5. Equality and bands.
 
 Vocabulary. Each relation's rows in memory fall into a lower, a middle and an upper region of codes
 (`diner_regions`), in an index with a join bit for each row (`diner_index`). What is flushed makes
-blocks in code order, numbered by their flush; which of them have met is kept in `diner_blocks`, and
-they are joined in `diner_joins`. ATS and DTS are ticks of the logical clock.
+blocks in code order, numbered by their flush (`diner_lists`); which of them have met is kept in
+`diner_blocks`, and they are joined in `diner_joins`. ATS and DTS are ticks of the logical clock.
 
 Arriving phase (Algorithms 1 and 3). A row is joined with the other side's rows in memory, sets the
 join bits of all concerned, is counted in its region, and stored. Rows come in slices, and room for
@@ -62,7 +62,8 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.blocks import BLOCK, FLUSHED, NEVER, RESIDENT
+from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
+from dovetail.kernel.catalogue import Entries, concatenated, fan_out_for, split_tails
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
 from dovetail.kernel.runs import Run, merge_runs
@@ -71,13 +72,15 @@ from dovetail.twoway.diner_blocks import Load, Rectangle, Sweep
 from dovetail.twoway.diner_flushing import Flushing
 from dovetail.twoway.diner_index import MarkedRuns
 from dovetail.twoway.diner_joins import BlockJoins, DinerOptions
+from dovetail.twoway.diner_lists import LISTS, MOST_PAGE_ENTRIES, make_pages
 from dovetail.twoway.diner_loads import LoadedRows
 from dovetail.twoway.diner_regions import Regions
-from dovetail.twoway.diner_sweep import SORTED, Sweeper
+from dovetail.twoway.diner_sorting import SORTED
+from dovetail.twoway.diner_sweep import Sweeper
 
 _PAPER_BLOCK_BYTES = 10 << 10
 _LEAST_BLOCKS_IN_WORKING = 6  # a flush and a merge hold a block several times over
-
+_SPARE_SHARE = 1 / 2  # of a block, that a larger flush gives up beyond what is needed
 _LEAST_PIECE_BYTES, _PIECES_IN_WORKING = 1 << 20, 4  # copied faster than looked after
 _BLOCKS_IN_BUDGET = 200  # as in the paper: 10 KB of 10,000 rows of 200 bytes
 
@@ -88,6 +91,7 @@ class Diner(TwoWayJoin):
     name: ClassVar[str] = "diner"
     joins_bands: ClassVar[bool] = True
     default_options: ClassVar[DinerOptions] = DinerOptions()
+    page_entries: ClassVar[int | None] = None  #: in a page of the catalogue; None: by the budget
 
     def __init__(
         self,
@@ -114,10 +118,12 @@ class Diner(TwoWayJoin):
             Flushing(self.index[side], self.regions[side], context.rng) for side in SIDES
         ]
         self._wanted_bytes = 0  # by the last arrival
+        self._catalogue = Reservation(context.budget, "catalogue")
+        self._pages = make_pages(context.store, self._choose_page_entries(snapshot))
         # not itself: a cycle would keep the memory of a join that is not used any more
         owner = weakref.proxy(self)
         self.joins = BlockJoins(
-            context, spec.codec, self._emitter, self._group_bytes, self.options,
+            context, spec.codec, self._emitter, self._pages, self._group_bytes, self.options,
             lambda: owner._make_room_for_outer(),  # noqa: PLW0108  a bound method is a cycle again
         )  # fmt: skip
         sorted_bytes = max(self.block_bytes, self._most_block_bytes // 2)
@@ -137,6 +143,12 @@ class Diner(TwoWayJoin):
         if total is None:
             return most
         return min(max(_PAPER_BLOCK_BYTES, total // _BLOCKS_IN_BUDGET), most)
+
+    def _choose_page_entries(self, snapshot: Snapshot | None) -> int:
+        if snapshot is not None:
+            return int(snapshot.meta["page_entries"])
+        total = self.ctx.budget.total_bytes
+        return self.page_entries or fan_out_for(total, LISTS, MOST_PAGE_ENTRIES)
 
     # -- arriving ---------------------------------------------------------------------------
 
@@ -192,8 +204,8 @@ class Diner(TwoWayJoin):
         if total is not None:
             unsettled = max(0, self._held_bytes() - self._rows_held.nbytes)
             lacking = self.ctx.budget.used_bytes + self._wanted_bytes + unsettled - total
-            if lacking > nbytes:  # with a block to spare: rows are of about the same size only
-                nbytes = min(lacking + nbytes, self._most_block_bytes)
+            if lacking > nbytes:  # with some to spare: rows are of about the same size only
+                nbytes = min(lacking + int(_SPARE_SHARE * nbytes), self._most_block_bytes)
         return self._rows_of(side, nbytes)
 
     def _grow(self, reservation: Reservation, nbytes: int, what: str) -> None:
@@ -205,26 +217,43 @@ class Diner(TwoWayJoin):
         index = self.index[side]
         return max(1, nbytes * len(index) // max(1, index.nbytes))
 
-    def _write(self, side: int, blocks: list[Run]) -> None:
-        """Put rows that were taken out of memory on disk, all with the same DTS."""
-        dts = self.ctx.clock.tick()
+    def _write(self, side: int, blocks: list[Run]) -> tuple[int, Entries]:
+        """Put rows that were taken out of memory on disk; returns the first number, and entries.
+
+        No two blocks have the same DTS, as if one had gone after the other.
+        """
+        tick, store, known = self.ctx.clock.tick, self.ctx.store, self.joins.blocks[side]
+        first, written = len(known), []
         self._rows_held.shrink(max(0, self._rows_held.nbytes - self._held_bytes()))
-        written = [self.ctx.store.append(run, side, FLUSHED, dts=dts) for run in blocks]
-        self.joins.add(written)
-        self.ctx.counters.flushed_bytes += sum(int(block["length"]) for block in written)
-        self.ctx.counters.flushed_rows += sum(map(len, blocks))
+        for run in blocks:
+            block = store.append(run, side, LOGGED, dts=tick())
+            known.append(block)
+            written.append(block)
+            self.ctx.counters.flushed_bytes += int(block["length"])
+            self.ctx.counters.flushed_rows += len(run)
         self.regions[side].flushed = True
+        self._account()  # which may write more
+        return first, np.array(written, dtype=BLOCK)
+
+    def _account(self) -> None:
+        """Bring the reservation of the catalogue in line with what it holds.
+
+        Pages are looked at by deferred work only, and kept in the working memory.
+        """
+        while (excess := self._pages.tail_bytes - self._catalogue.nbytes) > 0:
+            if not self._catalogue.try_grow(excess) and not self._make_room():
+                self._refuse(excess, "the catalogue of blocks")
+        self._catalogue.shrink(-excess)
 
     def _set_down(self, side: int, keep: bool) -> None:
         """Write the lowest rows of a side as blocks; keep them in memory as loaded, if asked."""
         count = self._rows_of(side, self._group_bytes)
         run = merge_runs(self.flushing[side].take_any(count))
         step = max(1, self._most_block_bytes * len(run) // run.nbytes)
-        first = len(self.joins.blocks[side])
-        self._write(side, [run.slice(at, at + step) for at in range(0, len(run), step)])
+        pieces = [run.slice(at, at + step) for at in range(0, len(run), step)]
+        first, written = self._write(side, pieces)
         if keep:
-            stop = len(self.joins.blocks[side])
-            load = self.loaded.keep(side, first, stop, run)
+            load = self.loaded.keep(first, written, run)
             self.joins.loads += [] if load is None else [load]
 
     def _favour(self, ended: int, spare_bytes: int) -> None:
@@ -238,7 +267,7 @@ class Diner(TwoWayJoin):
         while self.loaded.give_up(1 - ended):
             pass
         spare_bytes += 2 * self.block_bytes + self._slice_bytes
-        self.joins.loads += self.loaded.load(ended, blocks.entries, spare_bytes)
+        self.joins.loads += self.loaded.load(ended, blocks, spare_bytes)
 
     # -- deferred work ----------------------------------------------------------------------
 
@@ -263,10 +292,11 @@ class Diner(TwoWayJoin):
         """What there is to do, in order; each piece is to be done before the next is asked for."""
         while True:
             phase = "cleanup" if all(self.ended) else "reactive"
-            side = self._side_to_set_down() if all(self.ended) else None
             if self.sweeper.state is not None:
                 yield phase, self.sweeper.step()
-            elif side is not None:
+                continue
+            side = self._side_to_set_down() if all(self.ended) else None
+            if side is not None:
                 self._set_down(side, keep=self.options.cleanup != "loop")
                 yield phase, iter(())
             elif not self.joins.rectangle.advance(self.joins.sizes):
@@ -285,6 +315,7 @@ class Diner(TwoWayJoin):
         return self.loaded.give_up() if all(self.ended) else self._make_room()
 
     def _put_down(self) -> None:
+        self._pages.forget()
         self.joins.put_down()
         self.sweeper.put_down()
 
@@ -293,15 +324,13 @@ class Diner(TwoWayJoin):
         return next((side for side in SIDES if self._has_unmet(side)), None)
 
     def _has_unmet(self, side: int) -> bool:
-        runs, entries = self.index[side].runs, self.joins.blocks[1 - side].entries
-        if not runs or not len(entries):
+        runs, blocks = self.index[side].runs, self.joins.blocks[1 - side]
+        if not runs or not len(blocks):
             return False
         first = min(int(run.ats.min()) for run in runs)
         last = max(int(run.ats.max()) for run in runs)
-        missed = entries["dts"] < last  # flushed before some of the rows came
-        for met in self.loaded.met_by_all_since(1 - side, first):
-            missed[met] = False
-        return bool(missed.any())
+        missed = self.loaded.first_unmet(1 - side, first)
+        return blocks.dts_at(missed) < last  # it was flushed before some of the rows came
 
     def _oldest(self, side: int) -> int:
         return min((int(run.ats.min()) for run in self.index[side].runs), default=NEVER)
@@ -315,7 +344,7 @@ class Diner(TwoWayJoin):
     def snapshot(self) -> Snapshot:
         now = self.ctx.clock.now
         resident = np.array(self._persist_memory(), dtype=BLOCK)
-        sweep = self.sweeper.state
+        sweep, sorter = self.sweeper.state, self.sweeper.sorter
         loads = [asdict(load) for load in self.joins.loads]
         meta = {
             "tick": now,
@@ -324,9 +353,14 @@ class Diner(TwoWayJoin):
             "sweep": None if sweep is None else sweep.facts(),
             # whoever goes on from here has to load again
             "loads": [load | {"until": min(load["until"], now)} for load in loads],
+            "page_entries": self._pages.fan_out,
+            "blocks": [blocks.facts() for blocks in self.joins.blocks],
+            "sorted": sorter.facts(),
+            "logs": self.ctx.store.log_facts(),
         }
-        lists = (*self.joins.blocks, *self.sweeper.sorter.blocks)
-        return Snapshot(meta, np.concatenate([resident, *(blocks.entries for blocks in lists)]))
+        lists = (*self.joins.blocks, *sorter.blocks)
+        entries = concatenated([resident, *(tail for blocks in lists for tail in blocks.tails)])
+        return Snapshot(meta, entries, (*self.ctx.store.log_files, *sorter.files))
 
     def _restore(self, snapshot: Snapshot) -> None:
         meta = copy.deepcopy(snapshot.meta)  # someone may restore from it again
@@ -336,10 +370,17 @@ class Diner(TwoWayJoin):
                 setattr(self.regions[side], name, value)
         self.joins.rectangle = Rectangle(**meta["rectangle"])
         self.joins.loads = [Load(**load) for load in meta["loads"]]
-        flushed = snapshot.blocks[snapshot.blocks["kind"] == FLUSHED]
-        self.joins.add(flushed[flushed["part"] != SORTED])
+        self.ctx.store.restore_logs(meta["logs"])
+        for blocks, facts in zip(self.joins.blocks, meta["blocks"], strict=True):
+            blocks.restore(facts)
         if meta["sweep"] is not None:
-            self.sweeper.restore(Sweep.restored(meta["sweep"]), flushed[flushed["part"] == SORTED])
+            self.sweeper.restore(Sweep.restored(meta["sweep"]), meta["sorted"])
+        paged = snapshot.blocks[snapshot.blocks["kind"] >= LOGGED]
+        for tail in split_tails(paged, "side"):
+            side, kind = int(tail[0]["side"]), int(tail[0]["kind"])
+            lists = self.joins.blocks if kind < SORTED else self.sweeper.sorter.blocks
+            lists[side].restore_tail(tail)
+        self._catalogue.grow(self._pages.tail_bytes)
         for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
             self.index[int(block["side"])].restore(self.ctx.store.read(block))
         for side in SIDES:
@@ -355,9 +396,13 @@ class Diner(TwoWayJoin):
             counted = list(self.regions[side].rows)
             self.flushing[side].count()
             assert counted == self.regions[side].rows, "the regions' rows are miscounted"
-            blocks = self.joins.blocks[side].entries
-            assert (np.diff(blocks["dts"]) >= 0).all()
-            assert (blocks["ats_max"] < blocks["dts"]).all()
+            blocks = self.joins.blocks[side]
+            blocks.check()
+            known = concatenated(blocks.tails[::-1])
+            assert (np.diff(known["dts"]) > 0).all()
+            assert (known["ats_max"] < known["dts"]).all()
+        self.sweeper.check()
+        assert self._pages.tail_bytes <= self._catalogue.nbytes
 
 
 class PaperDiner(Diner):

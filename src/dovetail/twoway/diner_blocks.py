@@ -27,34 +27,43 @@ several passes over a part of its outer blocks each: at worst, a nested loop wit
 
 Each pair once. The pair (a, b) has been emitted if both were in memory together, a.ATS < b.DTS and
 b.ATS < a.DTS; or if b arrived while a's block was loaded back, since < b.ATS <= until (`Load`), or
-the other way round; or if their blocks have met. So a row has to know its block: on reading, the
-block's number is put above the ATS (`label`), and there it stays when rows are merged or sorted.
+the other way round; or if their blocks have met. So a row has to know its block. No two blocks of a
+side have the same DTS, and later ones have a later one, so the DTS is as good as the number and is
+wanted anyway: on reading, it is put above the ATS (`label`), and there it stays when rows are
+merged or sorted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.errors import StateError
 from dovetail.kernel.blocks import NEVER
+from dovetail.kernel.catalogue import Entries
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.matching import PairFilter
 from dovetail.kernel.protocol import LEFT, SIDES
 from dovetail.kernel.runs import Rows, Run, merge_runs
 
-Entries = NDArray[np.void]
-Done = tuple[int, int, int, int]  #: left blocks `[a, b)` have met right blocks `[c, d)`
+#: Left blocks `[a, b)` have met right blocks `[c, d)`, by their numbers or by their DTS.
+Done = tuple[int, int, int, int]
 
 
 @dataclass
 class Load:
-    """Blocks `[first, stop)` of a side were in memory for rows with an ATS in `(since, until]`."""
+    """Blocks `[first, stop)` of a side were in memory for rows with an ATS in `(since, until]`.
+
+    They are the blocks with a DTS from `low` to `high`, both included.
+    """
 
     side: int
     first: int
     stop: int
+    low: int
+    high: int
     since: int
     until: int = NEVER
 
@@ -126,7 +135,7 @@ class Rectangle:
         return [s for s in strips if s.start < s.stop and s.inner_start < s.inner_stop]
 
     def done(self) -> list[Done]:
-        """All that have met."""
+        """All that have met, by their numbers."""
         outer, inner = self.joined[self.outer], self.joined[self.inner]
         finished = [(0, outer, 0, inner), (outer, outer + self.chunk, 0, self.current_inner)]
         return [
@@ -166,8 +175,8 @@ class Sweep:
     """Where a Cleanup by ranges of codes stands. The last of `strips` is being worked off.
 
     `low` is the first code that is not done. The open range ends with `high` (None: none is open),
-    and of the outer blocks that reach into it, those at `[start, stop)` in the order of their
-    numbers are meeting the inner blocks from number `inner` on.
+    and of the outer blocks that reach into it, those with numbers in `[start, stop)` are meeting
+    the inner blocks from number `inner` on; `stop` is 0 before they are read.
     """
 
     target: list[int]
@@ -177,7 +186,7 @@ class Sweep:
     start: int = 0
     stop: int = 0
     inner: int = 0
-    nbytes: int = 0  #: of the outer rows at `[start, stop)`
+    nbytes: int = 0  #: of the outer rows in `[start, stop)`
     sorted: bool = False  #: goes over blocks that were sorted for it
     sorting: Sorting | None = None  #: they are not all there yet
 
@@ -192,36 +201,40 @@ class Sweep:
         return sweep
 
 
-_TICK_BITS = 40
+_TICK_BITS = 31
 _TICK = (1 << _TICK_BITS) - 1
 
 
-def label(run: Run, number: int) -> Run:
-    """The run of a block, each ATS labelled with the number of the block."""
-    run.ats = run.ats + np.int64(number << _TICK_BITS)
+def label(run: Run, dts: int) -> Run:
+    """The run of a block, each ATS labelled with the DTS of the block."""
+    if dts > _TICK:
+        raise StateError(
+            f"this partition of the join has counted {dts} arrivals and flushes, more than the "
+            f"{_TICK} that DINER tells apart. Start over with a new state directory and a new "
+            "checkpoint, and with more partitions= or larger input batches."
+        )
+    run.ats = run.ats + np.int64(dts << _TICK_BITS)
     return run
 
 
 class Part:
-    """Rows of labelled runs as one run. `dts` has the DTS of each block of their side."""
+    """Rows of labelled runs as one run."""
 
-    def __init__(self, runs: list[Run], dts: Rows) -> None:
+    def __init__(self, runs: list[Run]) -> None:
         self.run = merge_runs(runs)
-        self._dts = dts
         ats = self.run.ats
         self._first, self._last = int(ats.min()) >> _TICK_BITS, int(ats.max()) >> _TICK_BITS
 
-    def ticks(self, rows: Rows) -> tuple[Rows, Rows, Rows]:
-        """Of these rows: the number of the block, the ATS, and the DTS."""
+    def ticks(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Of these rows: the ATS and the DTS."""
         labelled = self.run.ats.take(rows)
-        origin = labelled >> _TICK_BITS
-        return origin, labelled & _TICK, self._dts.take(origin)
+        return labelled & _TICK, labelled >> _TICK_BITS
 
     def concerned(self, loads: Sequence[Load], side: int) -> list[Load]:
         """The loads of blocks of a side, which is this part's, that it may hold rows of."""
         return [
             load for load in loads
-            if load.side == side and load.first <= self._last and self._first < load.stop
+            if load.side == side and load.low <= self._last and self._first <= load.high
         ]  # fmt: skip
 
 
@@ -231,21 +244,21 @@ def new_pairs(
 ) -> PairFilter:  # fmt: skip
     """Which pairs of inner rows (the probing ones) and outer rows are new.
 
-    `side` is the inner part's. The blocks have not met, but for those that are `done`.
+    `side` is the inner part's. The blocks have not met, but for those `done`, by their DTS.
     """
     of_inner, of_outer = inner.concerned(loads, side), outer.concerned(loads, 1 - side)
 
     def keep(inner_rows: Rows, outer_rows: Rows) -> NDArray[np.bool_]:
-        inner_origin, inner_ats, inner_dts = inner.ticks(inner_rows)
-        outer_origin, outer_ats, outer_dts = outer.ticks(outer_rows)
+        inner_ats, inner_dts = inner.ticks(inner_rows)
+        outer_ats, outer_dts = outer.ticks(outer_rows)
         met = (inner_ats < outer_dts) & (outer_ats < inner_dts)
         if not (of_inner or of_outer or done):
             return np.asarray(~met)
         for load in of_inner:
-            met |= _loaded(inner_origin, outer_ats, load)
+            met |= _loaded(inner_dts, outer_ats, load)
         for load in of_outer:
-            met |= _loaded(outer_origin, inner_ats, load)
-        ends = (inner_origin, outer_origin) if side == LEFT else (outer_origin, inner_origin)
+            met |= _loaded(outer_dts, inner_ats, load)
+        ends = (inner_dts, outer_dts) if side == LEFT else (outer_dts, inner_dts)
         for a, b, c, d in done:
             met |= (a <= ends[0]) & (ends[0] < b) & (c <= ends[1]) & (ends[1] < d)
         return np.asarray(~met)
@@ -253,12 +266,11 @@ def new_pairs(
     return keep
 
 
-def _loaded(origin: Rows, other_ats: Rows, load: Load) -> NDArray[np.bool_]:
-    there = (load.first <= origin) & (origin < load.stop)
+def _loaded(dts: Rows, other_ats: Rows, load: Load) -> NDArray[np.bool_]:
+    there = (load.low <= dts) & (dts <= load.high)
     return np.asarray(there & (load.since < other_ats) & (other_ats <= load.until))
 
 
-_PROBING = 2  # to look for a row in a part takes as long as to read so many rows
 _MOST_PAIRS = 1 << 18  # of blocks that are compared at once
 
 
@@ -293,87 +305,20 @@ class ZoneMaps:
         return found
 
 
-def sweep_bytes(outer: Entries, inner: Entries, room: int) -> int:
-    """About how much a sweep reads if ranges hold `room` bytes of the outer side."""
-    middle = outer["code_min"] // 2 + outer["code_max"] // 2
-    order = np.argsort(middle)
-    ends = np.cumsum(outer["length"][order])
-    at = np.searchsorted(ends, np.arange(room, int(ends[-1]), room))
-    cuts = middle[order][at]
-    total = 0
-    for entries in (outer, inner):
-        ranges = np.searchsorted(cuts, entries["code_max"]) - np.searchsorted(
-            cuts, entries["code_min"]
-        )
-        total += int((entries["length"] * (ranges + 1)).sum())
-    return total
+def condensed(entries: Entries, most: int) -> Entries:
+    """At most so many entries in place of these: what one of these may meet, one of those may."""
+    if len(entries) <= most:
+        return entries
+    starts = np.arange(0, len(entries), -(-len(entries) // most))
+    few = entries[starts]
+    for name, extreme in _WIDEST.items():
+        few[name] = extreme.reduceat(entries[name], starts)
+    return few
 
 
-def loop_bytes(outer: Entries, inner: Entries, room: int) -> int:
-    """About how much a nested loop reads if chunks hold `room` bytes of the outer side."""
-    outer_bytes = int(outer["length"].sum())
-    return outer_bytes + -(-outer_bytes // room) * int(inner["length"].sum())
-
-
-def probing_bytes(inner: Entries, parts: int) -> int:
-    """How much could be read while inner rows are looked for in so many parts."""
-    return _PROBING * parts * int(inner["length"].sum())
-
-
-def sorting_bytes(sides: Sequence[Entries], room: int) -> int:
-    """About how much sorting all blocks and sweeping them reads and writes.
-
-    A sorted group has one block at each end of a range that reaches beyond it.
-    """
-    total = 0
-    for entries in sides:
-        nbytes = int(entries["length"].sum())
-        groups = -(-int(sorting_need(entries).sum()) // room)
-        ranges = -(-nbytes // room)
-        total += 3 * nbytes + groups * ranges * (nbytes // max(1, len(entries)))
-    return total
-
-
-def held_bytes(entries: Entries) -> Rows:
-    """The memory that each of these blocks takes up in a part, which has an index besides."""
-    return np.asarray(entries["length"] + _INDEX_BYTES_PER_ROW * entries["rows"].astype(np.int64))
-
-
-def sorting_need(entries: Entries) -> Rows:
-    """The memory it takes to sort each of these blocks with others: the rows and their order."""
-    return np.asarray(entries["length"] + _ORDER_BYTES_PER_ROW * entries["rows"].astype(np.int64))
-
-
-_ORDER_BYTES_PER_ROW = 24
-_INDEX_BYTES_PER_ROW = 12  # places and directory; codes and ticks are in the block, too
-
-
-def range_end(entries: Entries, low: int, room: int) -> int:
-    """The highest code up to which the rows from `low` on take about `room` bytes, by zone maps."""
-    last = int(entries["code_max"].max())
-    least = entries["code_min"].astype(np.float64)
-    width = entries["code_max"].astype(np.float64) - least + 1
-    per_code = held_bytes(entries) / width
-
-    def nbytes(high: int) -> float:
-        begin = np.maximum(least, float(low))
-        codes = np.minimum(entries["code_max"].astype(np.float64), float(high)) - begin + 1
-        return float((np.maximum(codes, 0) * per_code).sum())
-
-    return _last_that(lambda high: nbytes(high) <= room, low, last)
-
-
-def _last_that(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number in the inclusive range that fits, or `low`; what fits comes first."""
-    if fits(high):
-        return high
-    while low + 1 < high:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+_WIDEST = {
+    "code_min": np.minimum, "code_max": np.maximum, "ats_max": np.maximum, "dts": np.minimum,
+}  # fmt: skip
 
 
 def slice_codes(run: Run, low: int, high: int) -> Run | None:

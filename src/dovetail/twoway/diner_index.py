@@ -18,7 +18,7 @@ Here the index is `SortedRuns`, and three things are added:
 A run that gives up rows forgets the block that holds it, so the next snapshot writes what is left.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, pairwise
 from typing import cast
 
@@ -44,7 +44,7 @@ Bits = NDArray[np.bool_]
 
 
 class MarkedRun(Run):
-    """A run with a join bit for each row; a byte each, which counts."""
+    """A run with a join bit for each row, a byte each."""
 
     __slots__ = ("joined",)
 
@@ -57,7 +57,8 @@ class MarkedRun(Run):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + len(self.codes)
+        # every run is taken to have places; once rows are in order, the bits are in their stead
+        return super().nbytes + (0 if self._places is None else len(self.codes))
 
     @classmethod
     def merged(cls, runs: list["MarkedRun"]) -> "MarkedRun":
@@ -161,6 +162,11 @@ class MarkedRuns(SortedRuns):
         else:
             self._levels.append([piece])
         self._list()
+
+    def persist(self, write: Callable[[Run], Block]) -> list[Block]:
+        blocks = super().persist(write)
+        self._list()  # to be written, rows are put in order
+        return blocks
 
     def _cut(self) -> None:
         """Cut the large runs into pieces, before rows are taken out of them."""
@@ -352,7 +358,8 @@ class MarkedRuns(SortedRuns):
                 assert before.codes[-1] <= after.codes[0], "the pieces of a run are out of order"
         assert all(len(piece.joined) == len(piece) for piece in self.pieces)
         assert self.runs == list(chain.from_iterable(self._levels))
-        assert (len(self), self.nbytes) == (super().__len__(), sum(r.nbytes for r in self.runs))
+        assert len(self) == super().__len__()
+        assert sum(run.nbytes for run in self.runs) <= self.nbytes
 
 
 def _rows_in(level: list[MarkedRun]) -> int:

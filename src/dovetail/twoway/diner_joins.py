@@ -13,25 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
-from dovetail.kernel.blocks import BLOCK, BlockList
+from dovetail.kernel.catalogue import Entries, Pages, concatenated
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.matching import Emitter
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
 from dovetail.kernel.runs import Rows, Run
-from dovetail.twoway.diner_blocks import (
-    Done,
-    Load,
-    Part,
-    Rectangle,
-    ZoneMaps,
-    held_bytes,
-    label,
-    new_pairs,
-)
+from dovetail.twoway.diner_blocks import Done, Load, Part, Rectangle, ZoneMaps, label, new_pairs
+from dovetail.twoway.diner_costs import held_bytes, total_bytes
+from dovetail.twoway.diner_lists import Blocks, Upcoming, Window, window_entries
 
-#: A catalogue entry, and the spare room that a growing list keeps.
-ENTRY_BYTES = 5 * BLOCK.itemsize // 4
+_WINDOW_SHARE = 1 / 16  # of the memory for a part, for entries of blocks that are to be met
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ class Chunk:
     """
 
     parts: list[Part] | None
-    inner: list[int]  #: block numbers, the next one last
+    inner: Upcoming
 
 
 class OuterRoom:
@@ -106,7 +98,7 @@ class BlockJoins:
     """The blocks of both sides, how far they have been joined, and ReactiveNL."""
 
     def __init__(
-        self, context: Context, codec: KeyCodec, emitter: Emitter, part_bytes: int,
+        self, context: Context, codec: KeyCodec, emitter: Emitter, pages: Pages, part_bytes: int,
         options: DinerOptions, make_room: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._ctx = context
@@ -116,8 +108,9 @@ class BlockJoins:
         self._options = options
         self.zones = ZoneMaps(codec)
         self.room = OuterRoom(context, part_bytes, make_room)
-        self._catalogue = Reservation(context.budget, "catalogue")
-        self.blocks = (BlockList(), BlockList())  # in the order of their DTS
+        self.pages = pages
+        self.window = window_entries(pages, int(_WINDOW_SHARE * part_bytes))
+        self.blocks = (Blocks(pages), Blocks(pages))
         self.loads: list[Load] = []
         self.rectangle = Rectangle()
         self._chunk: Chunk | None = None
@@ -126,47 +119,62 @@ class BlockJoins:
     def sizes(self) -> tuple[int, int]:
         return len(self.blocks[LEFT]), len(self.blocks[RIGHT])
 
-    def add(self, blocks: Sequence[np.void]) -> None:
-        """Blocks that have been flushed, or were."""
-        self._catalogue.grow(ENTRY_BYTES * len(blocks))
-        for block in blocks:
-            self.blocks[int(block["side"])].append(block)
-
     def unmet_rows(self) -> int:
-        """The rows in blocks that have not met all of the other side's; 0 if all have."""
+        """About the rows in blocks that have not met all of the other side's; 0 if all have."""
         if not all(self.sizes):
             return 0
-        joined = self.rectangle.joined
-        return sum(int(self.blocks[s].entries["rows"][joined[s] :].sum()) for s in SIDES)
+        rows = 0
+        for blocks, joined in zip(self.blocks, self.rectangle.joined, strict=True):
+            rows += -(-blocks.rows * (len(blocks) - joined) // len(blocks))
+        return rows
 
     def put_down(self) -> None:
         """Give the outer blocks in memory back; nothing else is lost."""
         self._chunk = None
         self.room.give_back()
 
-    def read(self, side: int, number: int) -> Run:
-        """A block, labelled."""
-        return label(self._ctx.store.read(self.blocks[side].entries[number]), number)
+    def read(self, block: np.void) -> Run:
+        """A flushed block, labelled."""
+        return label(self._ctx.store.read(block), int(block["dts"]))
 
-    def parts(self, side: int, runs: Iterable[Run]) -> Iterator[Part]:
+    def needs(self, side: int, start: int, stop: int, need: Callable[[Entries], Rows]) -> Rows:
+        """What each block of a side takes up, from `start` on: of all that could have room."""
+        most = self._ctx.budget.total_bytes
+        found: list[Rows] = [np.zeros(0, dtype=np.int64)]
+        held = 0
+        for entries in self.blocks[side].entries(start, min(stop, len(self.blocks[side]))):
+            found.append(need(entries))
+            held += int(found[-1].sum())
+            if most is not None and held > most:
+                break
+        return np.concatenate(found)
+
+    def parts(self, runs: Iterable[Run]) -> Iterator[Part]:
         """Labelled runs of a side, merged into parts that can be merged in working memory."""
-        dts = self.blocks[side].entries["dts"]
         held: list[Run] = []
         nbytes = 0
         for run in runs:
             if held and nbytes + run.nbytes > self.part_bytes:
-                yield Part(held, dts)
+                yield Part(held)
                 held, nbytes = [], 0
             held.append(run)
             nbytes += run.nbytes
         if held:
-            yield Part(held, dts)
+            yield Part(held)
+
+    def done(self) -> list[Done]:
+        """The blocks that have met, by their DTS."""
+        left, right = self.blocks
+        return [
+            (left.dts_at(a), left.dts_at(b), right.dts_at(c), right.dts_at(d))
+            for a, b, c, d in self.rectangle.done()
+        ]
 
     def join(
         self, side: int, blocks: list[Run], outer: Iterable[Part], done: Sequence[Done] = ()
     ) -> Iterator[pa.RecordBatch]:
         """Inner blocks of this side, labelled, meet outer rows; not where that is done."""
-        inner = Part(blocks, self.blocks[side].entries["dts"])
+        inner = Part(blocks)
         low, high = self._codec.candidates(inner.run.codes)
         for part in outer:
             span = part.run.probe(low, high)
@@ -186,34 +194,50 @@ class BlockJoins:
         if self._chunk is None:
             start = rectangle.joined[rectangle.outer]
             if not rectangle.current_inner:
-                outer = self.blocks[rectangle.outer].entries[start : start + most]
-                rectangle.chunk = self.room.fit(held_bytes(outer))
+                needs = self.needs(rectangle.outer, start, start + most, held_bytes)
+                rectangle.chunk = self.room.fit(needs)
             self._chunk = self._open_chunk(start, start + rectangle.chunk)
         number = rectangle.joined[rectangle.inner] - 1
-        if self._chunk.inner:
-            number = self._chunk.inner.pop()
+        found = self._chunk.inner.peek()
+        if found is not None:
+            number, block = found
+            self._chunk.inner.advance()
             parts = self._chunk.parts or self._chunk_parts()
-            block = self.read(rectangle.inner, number)
-            yield from self.join(rectangle.inner, [block], parts)
+            yield from self.join(rectangle.inner, [self.read(block)], parts)
         rectangle.met(number)
         if not rectangle.chunk:
             self.put_down()
 
     def _open_chunk(self, start: int, stop: int) -> Chunk:
         rectangle = self.rectangle
-        outer = self.blocks[rectangle.outer].entries[start:stop]
-        inner = self.blocks[rectangle.inner].entries[: rectangle.joined[rectangle.inner]]
-        numbers = np.arange(rectangle.current_inner, len(inner))
-        if self._options.zone_maps:
-            numbers = numbers[self.zones.may_meet(outer, inner[rectangle.current_inner :])]
-        nbytes = int(held_bytes(outer).sum())
-        there = len(numbers) and self.room.ask(nbytes) >= nbytes
-        return Chunk(list(self._chunk_parts()) if there else None, numbers[::-1].tolist())
+        outer = concatenated(list(self.blocks[rectangle.outer].entries(start, stop)))
+        inner = Upcoming(self._inner_windows(outer))
+        nbytes = total_bytes(outer)
+        there = bool(inner) and self.room.ask(nbytes) >= nbytes
+        return Chunk(list(self._chunk_parts()) if there else None, inner)
+
+    def _inner_windows(self, outer: Entries) -> Iterator[Window]:
+        """The inner blocks that the open chunk of these outer blocks has yet to meet."""
+        rectangle = self.rectangle
+        start, stop = rectangle.current_inner, rectangle.joined[rectangle.inner]
+        blocks = self.blocks[rectangle.inner]
+        if not self._options.zone_maps:
+            return blocks.windows(start, stop, self.window)
+        low, high = int(outer["code_min"].min()), int(outer["code_max"].max())
+        windows = blocks.windows(start, stop, self.window, *self.zones.reach(low, high))
+        return self.may_meet(outer, windows)
+
+    def may_meet(self, outer: Entries, windows: Iterator[Window]) -> Iterator[Window]:
+        """Of these blocks, those that may make a new pair with one of the outer blocks."""
+        for numbers, entries in windows:
+            chosen = np.flatnonzero(self.zones.may_meet(outer, entries))
+            if len(chosen):
+                yield numbers[chosen], entries[chosen]
 
     def _chunk_parts(self) -> Iterator[Part]:
         side, start = self.rectangle.outer, self.rectangle.joined[self.rectangle.outer]
-        numbers = range(start, start + self.rectangle.chunk)
-        return self.parts(side, (self.read(side, number) for number in numbers))
+        chunk = self.blocks[side].entries(start, start + self.rectangle.chunk)
+        return self.parts(self.read(block) for entries in chunk for block in entries)
 
     # -- loads ------------------------------------------------------------------------------
 

@@ -9,14 +9,13 @@ it writes may stay, in case an input re-opens). Which rows met them on arrival i
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.kernel.catalogue import Entries, concatenated
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import SIDES, Context
 from dovetail.kernel.runs import Run, merge_runs
-from dovetail.twoway.diner_blocks import Entries, Load
+from dovetail.twoway.diner_blocks import Load
 from dovetail.twoway.diner_index import MarkedRuns
+from dovetail.twoway.diner_lists import Blocks
 
 
 @dataclass
@@ -40,11 +39,15 @@ class LoadedRows:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def keep(self, side: int, first: int, stop: int, run: Run) -> Load | None:
-        """Let the rows of blocks `[first, stop)` be met from now on; None if they do not fit."""
+    def keep(self, first: int, blocks: Entries, run: Run) -> Load | None:
+        """Let the rows of these blocks be met from now on; None if they do not fit.
+
+        The blocks are of one side, follow one another, and have numbers from `first` on.
+        """
         if not self._held.try_grow(run.nbytes):
             return None
-        load = Load(side, first, stop, self._ctx.clock.now)
+        side, low, high = (int(n) for n in (blocks[0]["side"], blocks[0]["dts"], blocks[-1]["dts"]))
+        load = Load(side, first, first + len(blocks), low, high, self._ctx.clock.now)
         self._groups.append(_Group(load, run))
         self._index[side].loaded.append(run)
         return load
@@ -61,34 +64,36 @@ class LoadedRows:
         self._held.shrink(gone.run.nbytes)
         return True
 
-    def load(self, side: int, entries: Entries, spare_bytes: int) -> Iterator[Load]:
+    def load(self, side: int, blocks: Blocks, spare_bytes: int) -> Iterator[Load]:
         """Read blocks of a side back, the newest first, until only so many bytes are free."""
-        missing = np.ones(len(entries), dtype=np.bool_)
-        for group in self._groups:
-            if group.load.side == side:
-                missing[group.load.first : group.load.stop] = False
-        stop = len(entries)
+        stop = len(blocks)
         while stop:
-            if not missing[stop - 1]:
-                stop -= 1
+            loads = [group.load for group in self._groups if group.load.side == side]
+            there = next((load for load in loads if load.first < stop <= load.stop), None)
+            if there is not None:
+                stop = there.first
                 continue
             budget = self._ctx.budget
             free = (budget.total_bytes or 0) - budget.used_bytes - spare_bytes
-            first = _first_of_group(entries["length"], missing, stop, min(free, self._group_bytes))
-            if int(entries["length"][first:stop].sum()) > free:
+            least = max((load.stop for load in loads if load.stop < stop), default=0)
+            group = _last_group(blocks, least, stop, min(free, self._group_bytes))
+            if int(group["length"].sum()) > free:
                 return
-            run = merge_runs([self._ctx.store.read(block) for block in entries[first:stop]])
-            load = self.keep(side, first, stop, run)
+            stop -= len(group)
+            run = merge_runs([self._ctx.store.read(block) for block in group])
+            load = self.keep(stop, group, run)
             if load is None:
                 return
             yield load
-            stop = first
 
-    def met_by_all_since(self, side: int, tick: int) -> Iterator[slice]:
-        """The blocks of a side that every row that arrived at `tick` or later has met."""
-        for group in self._groups:
-            if group.load.side == side and group.load.since < tick:
-                yield slice(group.load.first, group.load.stop)
+    def first_unmet(self, side: int, tick: int) -> int:
+        """The first block of a side that not every row that arrived at `tick` or later has met."""
+        loads = (group.load for group in self._groups if group.load.side == side)
+        met = 0
+        for load in sorted(loads, key=lambda load: load.first):
+            if load.since < tick and load.first <= met:
+                met = load.stop
+        return met
 
     def check(self) -> None:
         assert self._held.nbytes == sum(group.run.nbytes for group in self._groups)
@@ -97,13 +102,13 @@ class LoadedRows:
             assert runs == self._index[side].loaded
 
 
-def _first_of_group(
-    lengths: NDArray[np.int64], missing: NDArray[np.bool_], stop: int, room: int
-) -> int:
-    """The first of the blocks before `stop` that are missing and fit together; one at least."""
-    first = stop - 1
-    room -= int(lengths[first])
-    while first and missing[first - 1] and room >= int(lengths[first - 1]):
-        first -= 1
-        room -= int(lengths[first])
-    return first
+def _last_group(blocks: Blocks, least: int, stop: int, room: int) -> Entries:
+    """The blocks before `stop`, from `least` on, that fit together; one at least."""
+    group: list[Entries] = []
+    for number in reversed(range(least, stop)):
+        (entry,) = blocks.entries(number, number + 1)
+        room -= int(entry["length"][0])
+        if group and room < 0:
+            break
+        group.append(entry.copy())  # a view would keep the page in memory
+    return concatenated(group[::-1])

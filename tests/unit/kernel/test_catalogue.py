@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.errors import StateCorruptError
 from dovetail.kernel.blocks import BLOCK, LOGGED, BlockStore
-from dovetail.kernel.catalogue import Catalogue, Pages, split_tails
+from dovetail.kernel.catalogue import Catalogue, Mask, Pages, split_tails
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -139,3 +139,86 @@ def test_split_tails_when_lists_lie_one_behind_another_then_finds_each_level(
     found = split_tails(np.concatenate(tails), "side")
     assert [tail.tolist() for tail in found] == [tail.tolist() for tail in tails]
     assert split_tails(np.zeros(0, dtype=BLOCK), "side") == []
+
+
+def ranged(store: BlockStore, fan_out: int, count: int, seed: int) -> tuple[Catalogue, np.ndarray]:
+    """A list of entries with ranges of codes that wander, and the ranges themselves."""
+    rng = np.random.default_rng(seed)
+    low = np.cumsum(rng.integers(-3, 5, count))
+    ranges = np.stack([low, low + rng.integers(0, 8, count)], axis=1)
+    catalogue = Catalogue(Pages(store, fan_out))
+    for number, (least, most) in enumerate(ranges):
+        made = entry(number)
+        made["code_min"], made["code_max"] = least, most
+        catalogue.append(made)
+    return catalogue, ranges
+
+
+def reaching(low: int, high: int) -> Mask:
+    return lambda entries: (entries["code_max"] >= low) & (entries["code_min"] <= high)
+
+
+@pytest.mark.parametrize("fan_out", [2, 3, 16])
+def test_select_when_gone_on_with_then_finds_what_a_scan_finds(
+    store: BlockStore, fan_out: int
+) -> None:
+    catalogue, ranges = ranged(store, fan_out, 150, seed=fan_out)
+    rng = np.random.default_rng(9)
+    for _ in range(60):
+        start, stop = np.sort(rng.integers(0, 151, 2)).tolist()
+        low = int(rng.integers(-20, 160))
+        high, most = low + int(rng.integers(0, 40)), int(rng.integers(1, 30))
+        found: list[int] = []
+        at = start
+        while at < stop:
+            numbers, entries, following = catalogue.select(at, stop, reaching(low, high), most)
+            assert entries["offset"].tolist() == numbers.tolist()
+            assert following == stop or most <= len(numbers) < most + fan_out
+            found += numbers.tolist()
+            at = following
+        chosen = (ranges[:, 1] >= low) & (ranges[:, 0] <= high)
+        assert found == [n for n in np.flatnonzero(chosen).tolist() if start <= n < stop]
+
+
+def test_select_when_pages_cannot_matter_then_does_not_read_them(store: BlockStore) -> None:
+    catalogue, _ = ranged(store, 4, 300, seed=1)
+    read = []
+    pages = catalogue._pages
+    whole = pages.read
+    pages.read = lambda page: read.append(page) or whole(page)  # type: ignore[method-assign,func-returns-value]
+    catalogue.select(0, 300, reaching(50, 55), 300)
+    assert 0 < len(read) < 300 / 4 / 3
+
+
+@pytest.mark.parametrize("most", [1, 20, 1000])
+def test_outline_when_asked_for_few_then_stands_for_all_that_a_scan_finds(
+    store: BlockStore, most: int
+) -> None:
+    catalogue, ranges = ranged(store, 3, 200, seed=2)
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        start, stop = np.sort(rng.integers(0, 201, 2)).tolist()
+        low = int(rng.integers(-20, 200))
+        entries, counts = catalogue.outline(start, stop, reaching(low, 10_000), most)
+        numbers = np.arange(200)
+        wanted = (ranges[:, 1] >= low) & (start <= numbers) & (numbers < stop)
+        assert len(entries) == len(counts)
+        assert wanted.sum() <= counts.sum() <= stop - start
+        if wanted.any():
+            assert entries["code_min"].min() <= ranges[wanted, 0].min()
+            assert entries["code_max"].max() >= ranges[wanted, 1].max()
+        if most == 1000:
+            assert sorted(entries["offset"].tolist()) == np.flatnonzero(wanted).tolist()
+            assert (counts == 1).all()
+        else:
+            assert len(entries) <= max(most, 3 * len(catalogue.tails))
+
+
+def test_tails_when_a_list_has_any_length_then_take_no_more_than_foretold(
+    store: BlockStore,
+) -> None:
+    pages = Pages(store, 4)
+    catalogue = Catalogue(pages)
+    for number in range(300):
+        catalogue.append(entry(number))
+        assert pages.tail_bytes <= pages.most_tail_bytes(number + 1)

@@ -16,6 +16,7 @@ import pytest
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.blocks import BlockStore
+from dovetail.kernel.catalogue import Entries, concatenated
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
 from dovetail.twoway import ALGORITHMS, Diner, PaperDiner, TwoWaySpec
@@ -109,9 +110,14 @@ class Bench:
             if abs(self.keys[LEFT][a] - self.keys[RIGHT][b]) <= reach
         }  # fmt: skip
 
+    def entries(self, side: int) -> Entries:
+        """What is known of all blocks of a side."""
+        blocks = self.operator.joins.blocks[side]
+        return concatenated(list(blocks.entries(0, len(blocks))))
+
     def block_rows(self, side: int, stop: int | None = None, start: int = 0) -> list[int]:
         """The ids of the rows in some of a side's blocks."""
-        entries = self.operator.joins.blocks[side].entries[start:stop]
+        entries = self.entries(side)[start:stop]
         runs = [self.operator.ctx.store.read(block) for block in entries]
         return [number for run in runs for number in run.rows.column(1).to_pylist()]
 
@@ -212,7 +218,7 @@ def test_flush_when_a_region_has_the_least_benefit_then_takes_from_it(
     if region == UPPER:
         assert gone == before[-BLOCK_ROWS:]
         assert regions.upper == before[-2 * BLOCK_ROWS]
-    codes = bench.operator.ctx.store.read(bench.operator.joins.blocks[LEFT].entries[-1]).codes
+    codes = bench.operator.ctx.store.read(bench.entries(LEFT)[-1]).codes
     assert codes.tolist() == gone, "a block is sorted"
 
 
@@ -263,7 +269,7 @@ def test_regions_when_there_is_one_key_value_then_one_holds_all_and_blocks_are_f
     regions = bench.operator.regions[LEFT]
     assert (regions.lower, regions.upper) == (7, 8), "the middle region is squeezed out"
     assert regions.rows == [30 - 5 * BLOCK_ROWS, 0, 0]
-    assert (bench.operator.joins.blocks[LEFT].entries["rows"] == BLOCK_ROWS).all()
+    assert (bench.entries(LEFT)["rows"] == BLOCK_ROWS).all()
     bench.arrive(LEFT, *range(100, 120))
     assert regions.rows[UPPER] == 20
     regions.joins = [100, 0, 0]
@@ -427,7 +433,7 @@ def test_reactive_when_intervals_do_not_overlap_then_emits_as_in_the_worked_exam
     bench.flush(LEFT)
     bench.arrive(RIGHT, 5)
     bench.flush(RIGHT)
-    entries = [bench.operator.joins.blocks[side].entries[0] for side in SIDES]
+    entries = [bench.entries(side)[0] for side in SIDES]
     ticks = [(int(e["ats_min"]), int(e["dts"])) for e in entries]
     assert ticks == [(1, 2), (3, 4)]
     bench.poll()
@@ -652,7 +658,7 @@ def test_flush_when_an_arrival_needs_more_than_a_block_then_takes_that_at_once(
     bench = benches(budget=4 << 20, options=DinerOptions())
     for start in range(0, 105_000, 3_500):
         bench.arrive(LEFT, *range(start, start + 3_500))
-    sizes = bench.operator.joins.blocks[LEFT].entries["rows"] * ROW_BYTES
+    sizes = bench.entries(LEFT)["rows"] * ROW_BYTES
     assert len(sizes) > 2
     assert np.median(sizes) > 2 * bench.operator.block_bytes
     assert sizes.max() <= bench.operator.working_bytes // 6

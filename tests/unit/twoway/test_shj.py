@@ -163,9 +163,9 @@ def test_layout_when_keys_have_two_names_then_both_appear(tmp_path: Path) -> Non
 # -- the choice of algorithms ---------------------------------------------------------------
 
 
-def test_choose_when_auto_then_depends_on_the_kind_of_join() -> None:
-    assert choose("auto", None) == "xjoin"
-    assert ALGORITHMS[choose("auto", 5)].joins_bands
+def test_choose_when_auto_then_is_diner_for_every_kind_of_join() -> None:
+    assert choose("auto", None) == choose("auto", 5) == "diner"
+    assert ALGORITHMS["diner"].joins_bands
 
 
 def test_choose_when_name_is_unknown_then_lists_the_names() -> None:

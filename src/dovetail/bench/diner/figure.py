@@ -76,6 +76,8 @@ class Figure:
     timed: bool = False  #: work takes time, and silences are for deferred work
     with_variants: bool = False  #: DINER's own
     horizon: float = 1.0
+    #: What the paper has, and why it is otherwise here, if it is.
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def contenders(self) -> tuple[str, ...]:
@@ -264,7 +266,8 @@ def result_of(
         for point, runs in measured.items()
     }
     points = {p.label: point_facts(runs, figure.contenders) for p, runs in measured.items()}
-    facts = {**scale_facts(config), "points": points, "charts": [chart_of(figure, measured)]}
+    facts = {**scale_facts(config), **figure.notes, "points": points}
+    facts["charts"] = [chart_of(figure, measured)]
     if figure.timed:
         facts["milliseconds"] = vars(Costs()) | {"silence": SILENCE_MS}
     return Result(figure.name, ratios, facts, tuple(failures))

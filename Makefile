@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 
 # These start a JVM for each process, so no more than two run side by side, and apart from the rest.
 JVM := spark or recovery
-# These measure memory or fill the machine with processes: nothing may run beside them.
+# These need much memory, or fill the machine with processes: apart from the rest, too.
 ALONE := cluster or memory
 
 # Spark starts its Python workers with plain `python3` unless told otherwise, and that one knows
@@ -49,8 +49,9 @@ demo: setup ## Join two made-up streams on local Spark, live
 
 test: setup lint ## Lint, types and all tests
 	$(BIN)/pytest tests -n $(JOBS) --dist worksteal -m "not ($(JVM) or $(ALONE))"
-	$(BIN)/pytest tests -n 2 --dist loadgroup -m "($(JVM)) and not ($(ALONE))"
-	$(BIN)/pytest tests -m "$(ALONE)"
+	$(BIN)/pytest tests -n 2 --dist loadfile --no-loadscope-reorder \
+		-m "($(JVM)) and not ($(ALONE))"
+	$(BIN)/pytest tests -n 2 --dist worksteal -m "$(ALONE)"
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check

@@ -5,18 +5,20 @@ imported when it is first needed, so that `import dovetail` is quick and works w
 """
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.specs import EnrichOptions, JoinOptions, On, Within
+from dovetail.specs import EnrichOptions, JoinAllOptions, JoinOptions, On, OnAll, Within
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from dovetail.costs.explain import Explanation
     from dovetail.semistream.overload import Shedding
+    from dovetail.sites.live.access import Access
     from dovetail.spark.metrics import Progress
 
 
@@ -47,8 +49,9 @@ def join(
     state: the directory of the join's state, beside the query's checkpoint and reachable from
         every executor. Default: `<spark.sql.streaming.checkpointLocation>/dovetail/<name>`. A
         batch join keeps none.
-    algorithm: `"auto"`, `"xjoin"` (spills to disk; equality), `"diner"` (spills; bands too),
-        `"shj"` (all in memory), or one of the rivals `"hmj"`, `"rpj"`, `"pmj"`, `"dphj"`.
+    algorithm: `"auto"` or `"diner"` (keeps the rows that are likeliest to join, spills the rest),
+        `"xjoin"` (spills; equality), `"shj"` (all in memory), or one of the rivals `"hmj"`,
+        `"rpj"`, `"pmj"`, `"dphj"`.
     partitions: how many partitions; default: the session's parallelism. Fixed for the life of
         a state directory.
     slice_ms: how long a silent stream's deferred work may keep new rows waiting, to begin with.
@@ -61,6 +64,59 @@ def join(
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
     return plan_join(left, right, options, name)
+
+
+def join_all(
+    inputs: "Mapping[str, DataFrame]",
+    on: OnAll,
+    *,
+    within: Within = None,
+    how: str = "inner",
+    memory: str | int | None = None,
+    state: str | Path | None = None,
+    algorithm: str = "auto",
+    partitions: int | None = None,
+    slice_ms: int = 250,
+    sizes: Mapping[str, float] | None = None,
+    name: str = "join_all",
+) -> "DataFrame":
+    """Join several streams, or several batch DataFrames, inside a memory budget.
+
+    One operator takes all inputs in, so that no intermediate result is kept or shuffled. The result
+    holds what a cascade of Spark's inner joins of the same rows holds, each combination exactly
+    once, across crashes and restarts.
+
+    inputs: two to eight DataFrames by name.
+    on: pairs `("input.column", "input.column")`, a name that inputs share (all that have such a
+        column are joined on it), or a list of these. They have to form a tree over the inputs: a
+        chain, a star, a snowflake. Several pairs of the same two inputs are a composite key. A pair
+        with a third item is a band, `("a.time", "b.time", timedelta(seconds=5))`.
+    within: makes a band of every pair without a third item, as for `join`.
+    sizes: about how many rows each input has, by name; relative numbers will do. They decide how
+        rows are split over partitions where inputs are joined on different columns. Default: what
+        Spark knows of batch inputs; streams count as equally large.
+    algorithm: `"auto"` or `"miner"` (keeps the rows that are likeliest to join, spills the rest),
+        `"miner-paper"` (as published), or its rival `"mjoin"`.
+    partitions: how many partitions at most; default: the session's parallelism. Joined on one
+        column, each row goes to one of them. Else they are a grid of the columns' shares, and a row
+        is sent to all cells along the columns that it lacks; `explain_join_all` tells. Fixed for
+        the life of a state directory.
+    memory, state, slice_ms, name: as for `join`.
+
+    The output has every column of every input. A name that more than one input has is prefixed with
+    the input's name and an underscore, in each of them.
+
+    >>> paths = dovetail.join_all(
+    ...     {"person": persons, "auction": auctions, "bid": bids},
+    ...     on=[("person.id", "auction.seller"), ("auction.id", "bid.auction")],
+    ...     memory="64MB",
+    ...     state="ckpt/paths",
+    ... )
+    """
+    from dovetail.spark.plan_all import plan_join_all
+
+    options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
+    return plan_join_all(inputs, options, name)
 
 
 def enrich(
@@ -230,6 +286,39 @@ def explain_enrich(
     return explain_enrich_planned(stream, table, options, name, samples, skew)
 
 
+def explain_join_all(
+    inputs: "Mapping[str, DataFrame]",
+    on: OnAll,
+    *,
+    within: Within = None,
+    how: str = "inner",
+    memory: str | int | None = None,
+    state: str | Path | None = None,
+    algorithm: str = "auto",
+    partitions: int | None = None,
+    slice_ms: int = 250,
+    sizes: Mapping[str, float] | None = None,
+    name: str = "join_all",
+    history: "Mapping[str, DataFrame] | None" = None,
+    count: bool = True,
+) -> "Explanation":
+    """What `join_all` would do with the same arguments, beside a cascade of `join`.
+
+    How rows are split over the partitions, how many travel, and what is kept; and the same for a
+    cascade of two-way joins in its best order, with the intermediate results that it would have.
+
+    history: for streams, batch DataFrames by name with rows like those to come.
+    count: whether to count rows and keys of batch inputs or of `history`, for which Spark reads
+        their join columns; False reads nothing, and predicts no numbers of rows.
+
+    >>> print(dovetail.explain_join_all({"a": a, "b": b, "c": c}, on="id", memory="64MB"))
+    """
+    from dovetail.spark.explain_all import explain_join_all_planned
+
+    options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
+    return explain_join_all_planned(inputs, options, name, history, count=count)
+
+
 def progress(state: str | Path) -> "Progress":
     """What a join has done so far, from its state directory; needs no running query.
 
@@ -238,3 +327,68 @@ def progress(state: str | Path) -> "Progress":
     from dovetail.spark.metrics import progress as read_progress
 
     return read_progress(state)
+
+
+def publish(
+    df: "DataFrame",
+    site: str,
+    *,
+    query: str,
+    stream: str,
+    checkpoint: str | Path,
+    access: "Access | None" = None,
+    lateness: int | dt.timedelta | None = None,
+    trigger: Mapping[str, object] | None = None,
+    name: str | None = None,
+    timeout: float = 600.0,
+) -> "StreamingQuery | None":
+    """Make a DataFrame the input of a stream at a site; called as `dovetail.sites.publish`.
+
+    Starts a streaming query and returns it. Each row is put exactly once, across failures and
+    restarts with the same checkpoint, also where a micro-batch that is run again comes in another
+    order. A batch DataFrame is put at once, in the order of its times, and None is returned; the
+    same call again has no effect.
+
+    site: the address of any site of the query, `"grpc+tls://host:port"`.
+    query, stream: the names of a query that runs there, and of one of its streams. The DataFrame
+        has that stream's columns, in any order.
+    checkpoint: a folder of its own that driver and executors reach by the same path; Spark's
+        checkpoint goes below it, and the rows of the current micro-batch.
+    access: the token and the CA; default: as the environment says. They stay with the driver.
+    lateness: how much older than the newest row of all earlier micro-batches a row may be, as a
+        timedelta or in the unit of the time column; intervals end by it where the rows of a query
+        make its time. Default: the delay of `withWatermark`; of a batch DataFrame, 0. A stream
+        without new rows holds all others up, unless `SiteClient.advance` is called for it; so
+        publish all streams of a query at the same time.
+    trigger: as for `DataStreamWriter.trigger`, `{"availableNow": True}`.
+    name: of the streaming query.
+    timeout: how many seconds to wait for a site that is behind or away before the query fails.
+
+    >>> dovetail.sites.publish(
+    ...     packets.withWatermark("ts", "5 seconds"),
+    ...     "grpc+tls://paris.example:7071",
+    ...     query="packets",
+    ...     stream="r1",
+    ...     checkpoint="ckpt/r1",
+    ... )
+    """
+    from dovetail.spark.site_publish import PublishOptions
+    from dovetail.spark.site_publish import publish as publish_planned
+
+    options = PublishOptions(
+        site, query, stream, checkpoint, access, lateness, trigger, name, timeout
+    )
+    return publish_planned(df, options)
+
+
+def register(spark: "SparkSession") -> None:
+    """Let a session read the results of queries over sites; called as `dovetail.sites.register`.
+
+    >>> dovetail.sites.register(spark)
+    >>> reader = spark.readStream.format("dovetail_site").option("query", "packets")
+    >>> results = reader.option("address", "grpc+tls://paris.example:7071").load()
+    >>> results.select("r1.dest", "r2.size")
+    """
+    from dovetail.spark.site_source import register as register_source
+
+    register_source(spark)

@@ -27,7 +27,9 @@ import pytest
 
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import FIXED_OVERHEAD_BYTES, Budget, use_frugal_allocator
-from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
+from dovetail.kernel.protocol import Context, Snapshot, Status
+from dovetail.multiway import make as make_chain
+from dovetail.multiway import multiway_spec
 from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, TableWriter
 from dovetail.semistream import make as make_lookup
 from dovetail.twoway import TwoWaySpec, make
@@ -38,11 +40,16 @@ STRING_BYTES = 16
 SCHEMAS = tuple(
     pa.schema([("k", pa.int64()), (f"{name}_n", pa.int64()), (f"{name}_x", pa.float64()),
                (f"{name}_s", pa.string())])
-    for name in ("left", "right")
+    for name in ("left", "right", "third")
 )  # fmt: skip
-SPEC = TwoWaySpec(*SCHEMAS, ("k",), ("k",))
+SPEC = TwoWaySpec(*SCHEMAS[:2], ("k",), ("k",))
 BAND = 1
-BAND_SPEC = TwoWaySpec(*SCHEMAS, ("k",), ("k",), BAND)
+BAND_SPEC = TwoWaySpec(*SCHEMAS[:2], ("k",), ("k",), BAND)
+CHAIN = "a chain of three"
+CHAIN_SPEC = multiway_spec(
+    dict(zip(("left", "right", "third"), SCHEMAS, strict=True)),
+    [("left.k", "right.k"), ("left.left_n", "third.k")],
+)
 ROW_BYTES = 8 + 8 + 8 + 4 + STRING_BYTES
 STRIDE = 2_654_435_761
 LOOKUP = SemiStreamSpec(
@@ -72,6 +79,7 @@ TABLE_ROW_BYTES = 8 + 8 + 4 + TEXT_BYTES  # the code among them
         ("pmj", 8, 20, "spread"),
         ("pmj", 8, 5, "a band"),
         ("dphj", 8, 20, "spread"),
+        ("miner", 8, 10, CHAIN),
     ],
 )
 def test_resident_size_when_input_is_many_times_the_budget_then_keeps_to_it(
@@ -190,7 +198,8 @@ class Source:
     far apart in time. Only multiples of eight keep their value on the right side: an eighth of its
     rows find a partner, and each of them one. Or all of the left side has one key, and no row of
     the right side has it: memory fills up with a single partition that cannot be split. In a band
-    join, the neighbours of such a value are its partners as well.
+    join, the neighbours of such a value are its partners as well. In a chain of three, the left row
+    with a number has the third row with that key for its partner, if there is one.
     """
 
     def __init__(self, rows: int, one_key: bool, band: int = 0) -> None:
@@ -212,11 +221,12 @@ class Source:
         text = pa.Array.from_buffers(
             pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(self._letters)]
         )
-        columns = [self._keys(side, start, rows), np.arange(rows), self._numbers[:rows], text]
+        numbers = np.arange(start, start + rows)
+        columns = [self._keys(side, start, rows), numbers, self._numbers[:rows], text]
         return pa.record_batch([pa.array(column) for column in columns], schema=SCHEMAS[side])
 
-    def expected(self) -> int:
-        """How many pairs match: the left row of a residue follows from its inverse."""
+    def expected(self, inputs: int = 2) -> int:
+        """How many rows match: the left row of a residue follows from its inverse."""
         if self._one_key:
             return 0
         inverse = pow(STRIDE, -1, self._prime)
@@ -226,7 +236,12 @@ class Source:
             for distance in range(-self._band, self._band + 1):
                 near = keys[keys >= 0] + distance
                 near = near[(near >= 0) & (near < self._prime)]
-                matches += int((near * inverse % self._prime < self.rows).sum())
+                left = near * inverse % self._prime
+                left = left[left < self.rows]
+                if inputs > 2:
+                    third = (left - 2 * self.rows // 3) * inverse % self._prime
+                    left = left[third < self.rows]
+                matches += len(left)
         return matches
 
     def _keys(self, side: int, start: int, rows: int) -> np.ndarray:
@@ -234,7 +249,7 @@ class Source:
         key = (number * STRIDE + side * self.rows // 3) % self._prime
         if side == 0:
             return np.full(rows, -1) if self._one_key else key
-        return np.where(key % 8 == 0, key, -2 - key)
+        return np.where(key % 8 == 0, key, -2 - key) if side == 1 else key
 
 
 def source_of(rows: int, keys: str) -> Source:
@@ -294,26 +309,29 @@ class Join:
 
 def drive(budget: int, input_bytes: int, algorithm: str, keys: str) -> dict[str, Any]:
     """Push, poll, save now and then, finish, clean up."""
-    source = source_of(-(-input_bytes // ROW_BYTES // 2), keys)
-    spec = BAND_SPEC if keys == "a band" else SPEC
+    spec = {"a band": BAND_SPEC, CHAIN: CHAIN_SPEC}.get(keys, SPEC)
+    sides = range(len(spec.schemas))
+    source = source_of(-(-input_bytes // ROW_BYTES // len(sides)), keys)
     batch_rows = max(500, min(budget // 20 // ROW_BYTES, 100_000))
     with tempfile.TemporaryDirectory() as directory:
         join = Join(
             Path(directory),
             budget,
             spec.schemas,
-            lambda context, snapshot: make(algorithm, spec, context, snapshot),
+            lambda context, snapshot: (make_chain if keys == CHAIN else make)(
+                algorithm, spec, context, snapshot
+            ),
         )
         started = time.perf_counter()
         for number, start in enumerate(range(0, source.rows, batch_rows)):
-            for side in SIDES:
+            for side in sides:
                 join.take(join.operator.push(side, source.batch(side, start, batch_rows)))
             if number % 40 == 20:
                 join.take(join.operator.poll(50_000))
             if number % 100 == 50:
                 join.save(restore=number % 200 == 50)
         pushed = time.perf_counter()
-        for side in SIDES:
+        for side in sides:
             join.operator.finish(side)
         polls = 0
         while join.operator.status() is not Status.DONE:
@@ -321,14 +339,14 @@ def drive(budget: int, input_bytes: int, algorithm: str, keys: str) -> dict[str,
             polls += 1
             if polls == 5:
                 join.save(restore=True)
-                for side in SIDES:
+                for side in sides:
                     join.operator.finish(side)
         join.flushed_bytes += join.operator.ctx.counters.flushed_bytes
         join.operator.ctx.store.close()
         cleaned = time.perf_counter()
     return {
-        "rows": 2 * source.rows,
-        "input_bytes": 2 * source.rows * ROW_BYTES,
+        "rows": len(sides) * source.rows,
+        "input_bytes": len(sides) * source.rows * ROW_BYTES,
         "rows_out": join.rows_out,
         "flushed_bytes": join.flushed_bytes,
         "push_seconds": round(pushed - started, 1),
@@ -410,14 +428,15 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
     baseline = resident.now()
     with resident:
         measured = drive(budget, times * budget, algorithm, keys)
-    rows = measured["rows"] // 2
+    inputs = 3 if keys == CHAIN else 2
+    rows = measured["rows"] // inputs
     return measured | {
         "budget": budget,
         "pool": pa.default_memory_pool().backend_name,
         "growth": resident.peak - baseline,
         "over_budget": resident.peak - baseline - budget,
         "allowed_over": FIXED_OVERHEAD_BYTES,
-        "rows_expected": source_of(rows, keys).expected(),
+        "rows_expected": source_of(rows, keys).expected(inputs),
     }
 
 

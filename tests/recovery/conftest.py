@@ -20,8 +20,10 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 FOLDER = Path(__file__).parent
 SIDES = ("left", "right")
-#: Every two-way join that spills; a number is the width of a band.
-ALGORITHMS = ("xjoin", "diner", "diner-within-1", "hmj", "rpj", "pmj", "pmj-within-1", "dphj")
+#: Every join of streams that spills; a number is the width of a band.
+ALGORITHMS = (
+    "xjoin", "diner", "diner-within-1", "hmj", "rpj", "pmj", "pmj-within-1", "dphj", "miner",
+)  # fmt: skip
 
 
 def make_rows(side: str, rng: np.random.Generator, rows: int, domain: int, first: int) -> pa.Table:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from dovetail.multiway import ALGORITHMS as MULTIWAY
 from dovetail.spark.layout import CLOCK, UnionLayout, union_layout
 from dovetail.spark.state import prepare
 from dovetail.spark.step import StreamingTask
@@ -36,8 +37,11 @@ from dovetail.specs import (
     EnrichOptions,
     EnrichSpec,
     JobSpec,
+    JoinAllOptions,
     JoinOptions,
+    Known,
     enrich_spec,
+    join_all_spec,
     join_spec,
 )
 from dovetail.testing.semistream import stage
@@ -53,7 +57,15 @@ class Partition:
     """One partition of a join, and what was put into it."""
 
     def __init__(self, root: Path, memory: str | None = "70KB", algorithm: str = "xjoin") -> None:
-        """A name of an algorithm may be followed by `-within-` and the width of a band."""
+        """A name of an algorithm may be followed by `-within-` and the width of a band.
+
+        By one of several inputs, the left rows are joined with themselves besides, by number: so
+        the results are the same, but come about in a chain of three.
+        """
+        self.threefold = algorithm in MULTIWAY
+        if self.threefold:
+            self._join_three(root, memory, algorithm)
+            return
         name, _, width = algorithm.partition("-within-")
         options = JoinOptions(
             "k", int(width) if width else None, memory=memory, state=root, algorithm=name,
@@ -62,6 +74,16 @@ class Partition:
         left, right = schema_of("left"), schema_of("right")
         self.spec: JobSpec = join_spec(left, right, options, 1)
         self.layout: UnionLayout = union_layout(from_arrow_schema(left), from_arrow_schema(right))
+
+    def _join_three(self, root: Path, memory: str | None, algorithm: str) -> None:
+        third = pa.schema({"third_id": pa.int64(), "third_text": pa.string()})
+        inputs = {"left": schema_of("left"), "right": schema_of("right"), "third": third}
+        options = JoinAllOptions(
+            [("left.k", "right.k"), ("left.left_id", "third.third_id")],
+            memory="110KB" if memory else None, state=root, algorithm=algorithm, slice_ms=1,
+        )  # fmt: skip
+        self.spec = join_all_spec(inputs, options, Known(1))
+        self.layout = union_layout(*map(from_arrow_schema, inputs.values()))
 
     def task(self, batch: int, *, keep: bool) -> StreamingTask:
         return StreamingTask(self.spec, self.layout, 0, batch, keep)
@@ -72,6 +94,10 @@ class Partition:
         """One attempt of a batch, its rows in the order that `order` seeds."""
         out = list(self.task(batch, keep=keep).run(self.shuffled(rows, order), QUERY))
         table = pa.Table.from_batches(out, self.spec.output)
+        if self.threefold:
+            assert table["left_id"] == table["third_id"]
+            assert table["left_text"] == table["third_text"]
+            table = table.drop_columns(["right_k", "third_id", "third_text"])
         columns = [column.to_pylist() for column in table.columns]
         return Counter(repr(row) for row in zip(*columns, strict=True))
 
@@ -81,6 +107,11 @@ class Partition:
             pa.table([pa.array(np.full(len(table), side, np.int32)), *table.columns], list("tkiv"))
             for side, table in enumerate(rows)
         ]
+        if self.threefold:
+            left = parts[0]
+            tags = pa.array(np.full(len(left), 2, np.int32))
+            keyless = pa.nulls(len(left), pa.int64())
+            parts.append(pa.table([tags, left["i"], keyless, left["v"]], list("tkiv")))
         tick = pa.array([CLOCK], pa.int32())
         table = pa.concat_tables(parts)
         if not len(table):
@@ -95,6 +126,7 @@ class LookupPartition(Partition):
     """One partition of an enrichment: the left side streams, the right side is staged."""
 
     spec: EnrichSpec
+    threefold = False
 
     def __init__(
         self, root: Path, memory: str | None = "300KB", algorithm: str = "auto", **more: Any

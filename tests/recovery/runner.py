@@ -12,8 +12,9 @@ right side is a table), algorithm, refresh (look whether the table has changed, 
 strategy; a third of the rows are left out, and go to ROOT/shed), master, memory, partitions,
 slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
 
-An algorithm is a name, or `name-within-width` for a band join. Several of them, with commas in
-between, make one query of as many joins of the same inputs; a column `by` tells their rows apart.
+An algorithm is a name, or `name-within-width` for a band join; one for several inputs joins the
+left side with itself besides. Several of them, with commas in between, make one query of as many
+joins of the same inputs; a column `by` tells their rows apart.
 The first has the partitions asked for and ROOT/state, the others one and ROOT/state-<algorithm>.
 With `faults` each has a query of its own, in ROOT/<algorithm>, and they take turns at the points.
 """
@@ -35,11 +36,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQueryException
 
 import dovetail
+from dovetail.multiway import ALGORITHMS as MULTIWAY
 from dovetail.semistream.overload import Rates, Shedding
 from dovetail.spark.faults import POINTS
 from dovetail.spark.session import local_session
 
 Batches = Iterator[pa.RecordBatch]
+LEAST_KB_OF_THREE = 110  # a partition of a join of three inputs needs about as much
 
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
@@ -96,6 +99,8 @@ class Runner:
 
     def joined(self, root: Path, algorithm: str, *, beside: bool = False) -> DataFrame:
         """One join of the inputs; one beside others has a single partition, as large as theirs."""
+        if algorithm in MULTIWAY:
+            return self.joined_by_three(root, algorithm, beside=beside)
         call, right = dovetail.join, self.stream(root, "right")
         name, _, width = algorithm.partition("-within-")
         more: dict[str, Any] = {"within": int(width)} if width else {}
@@ -117,6 +122,23 @@ class Runner:
             algorithm=name,
             **more,
         )
+
+    def joined_by_three(self, root: Path, algorithm: str, *, beside: bool) -> DataFrame:
+        """The same results out of a chain of three: each left row meets itself, by its number."""
+        again = self.stream(root, "left").selectExpr("left_id as again_id", "left_text as again")
+        partitions = 1 if beside else self.partitions
+        each = max(LEAST_KB_OF_THREE, int(self.memory.removesuffix("KB")) // self.partitions)
+        joined = dovetail.join_all(
+            {"left": self.stream(root, "left"), "right": self.stream(root, "right"), "too": again},
+            on=[("left.k", "right.k"), ("left.left_id", "too.again_id")],
+            memory=f"{each * partitions}KB",
+            partitions=partitions,
+            state=root / (f"state-{algorithm}" if beside else "state"),
+            slice_ms=self.slice_ms,
+            algorithm=algorithm,
+        )
+        kept = joined.where("again_id = left_id and again = left_text")
+        return kept.selectExpr("left_k as k", "left_id", "left_text", "right_id", "right_text")
 
     def read_sink(self, root: Path, path: Path) -> None:
         """What the sink holds by its own log; the file appears whole or not at all."""

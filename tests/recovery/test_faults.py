@@ -15,7 +15,7 @@ import pytest
 
 from dovetail.spark.faults import POINTS, SHED_POINTS
 
-pytestmark = pytest.mark.recovery
+pytestmark = [pytest.mark.recovery, pytest.mark.slow]
 
 SEED = 1_001
 OTHERS = ("diner", "diner-within-1", "hmj", "rpj", "pmj", "pmj-within-1", "dphj")
@@ -33,6 +33,11 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
         POINTS,
         {**JOIN, "algorithm": ",".join(OTHERS), "memory": "70KB", "partitions": "1"},
     ),
+    "task of join_all is tried again": (
+        "local[2,4]",
+        POINTS,
+        {**JOIN, "algorithm": "miner", "memory": "220KB"},
+    ),
     "task of enrich is tried again": ("local[2,4]", POINTS, ENRICH),
     "query of enrich is started again": (
         "local[2,1]",
@@ -40,12 +45,8 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
         {**ENRICH, "algorithm": "meshjoin", "shed": "topw"},
     ),
 }
-# one process goes through all points of a way, so their tests belong together
-CASES = [
-    pytest.param(way, point, marks=pytest.mark.xdist_group(way))
-    for way, (_, points, _) in WAYS.items()
-    for point in points
-]
+# one process goes through all points of a way, so the tests of this file run in one worker
+CASES = [(way, point) for way, (_, points, _) in WAYS.items() for point in points]
 
 
 @pytest.fixture(scope="module")

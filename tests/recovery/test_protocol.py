@@ -35,7 +35,17 @@ pytestmark = pytest.mark.recovery
 
 KILLS = 20
 #: All that spill but XJoin, which most tests here take.
-OTHERS = ("diner", "diner-within-1", "diner-paper", "hmj", "rpj", "pmj", "pmj-within-1", "dphj")
+OTHERS = (
+    "diner",
+    "diner-within-1",
+    "diner-paper",
+    "hmj",
+    "rpj",
+    "pmj",
+    "pmj-within-1",
+    "dphj",
+    "miner",
+)
 
 
 class Killed(BaseException):
@@ -104,6 +114,7 @@ def oracle(
         *(("xjoin", seed) for seed in range(8)), *(("diner", seed) for seed in range(8, 14)),
         ("shj", 14), ("diner-paper", 15), ("hmj", 16), ("rpj", 17), ("pmj", 18), ("dphj", 19),
         ("diner-within-1", 20), ("diner-within-2", 21), ("pmj-within-1", 22), ("shj-within-1", 23),
+        ("miner", 24), ("mjoin", 25),
     ],
 )  # fmt: skip
 def test_history_when_tasks_die_and_batches_are_replayed_then_each_pair_comes_once(

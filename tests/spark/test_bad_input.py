@@ -281,8 +281,8 @@ def test_state_when_of_another_query_then_is_refused_and_left_alone(begun: Any) 
     [
         ({"partitions": 3, "memory": "300KB"}, "partitions=1, but now partitions=3"),
         ({"on": ("left_id", "right_id")}, "on=[['k'], ['k']], but now on=[['left_id']"),
-        ({"algorithm": "shj"}, "algorithm='xjoin', but now algorithm='shj'"),
-        ({"within": 3, "memory": None}, "algorithm='xjoin', but now algorithm='diner'"),
+        ({"algorithm": "shj"}, "algorithm='diner', but now algorithm='shj'"),
+        ({"within": 3, "memory": None}, "within=None, but now within='3'"),
     ],
 )
 def test_state_when_made_with_other_settings_then_is_refused_and_left_alone(

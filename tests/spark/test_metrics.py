@@ -68,7 +68,7 @@ def test_progress_when_query_has_run_then_tells_what_happened(bench: Any) -> Non
     assert 0 < progress.memory["total"] <= 250_000, about
     assert [part.partition for part in progress.partitions] == [0, 1], about
     assert all(part.phase == "idle" for part in progress.partitions), about
-    assert progress.identity["algorithm"] == "xjoin", about
+    assert progress.identity["algorithm"] == "diner", about
     assert "1,3" in str(progress) and f"{results:,} out" in str(progress), about  # noqa: PT018
 
 

@@ -101,7 +101,7 @@ def _relations(keys: list[NDArray[np.int64]], domain: int, rng: np.random.Genera
                 KEY: codes,
                 f"{side}_number": rng.integers(0, 1 << 62, len(codes)),
                 f"{side}_value": rng.random(len(codes)),
-                f"{side}_text": _texts(len(codes), rng),
+                f"{side}_text": texts(len(codes), rng),
             }
         )
         for side, codes in zip(SIDE_NAMES, keys, strict=True)
@@ -109,7 +109,8 @@ def _relations(keys: list[NDArray[np.int64]], domain: int, rng: np.random.Genera
     return Relations(left, right, count_pairs(keys[0], keys[1], domain))
 
 
-def _texts(rows: int, rng: np.random.Generator) -> pa.Array:
+def texts(rows: int, rng: np.random.Generator) -> pa.Array:
+    """Random letters."""
     letters = rng.integers(ord("a"), ord("z") + 1, rows * _TEXT_CHARACTERS, dtype=np.uint8)
     offsets = np.arange(rows + 1, dtype=np.int32) * _TEXT_CHARACTERS
     return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))

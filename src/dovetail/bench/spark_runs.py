@@ -126,12 +126,23 @@ class SparkBed:
 
     def run(self, job: Job, files: Files) -> QueryRun:
         """Run a job once. Raises if it fails or produces the wrong number of rows."""
+        left, right = self.streams(files)
+        return self.query(
+            lambda directory: job.plan(left, right, directory), job.rows_out(files), job.settings
+        )
+
+    def query(
+        self,
+        plan: "Callable[[Path], DataFrame]",
+        rows_out: int,
+        settings: Mapping[str, str] | None = None,
+    ) -> QueryRun:
+        """Run what `plan` makes, in a directory of its own; raises if it gives other rows."""
         directory = Path(tempfile.mkdtemp(prefix="run-", dir=self.directory))
         try:
-            with self._settings(job.settings):
-                left, right = self._streams(files)
+            with self._settings(settings or {}):
                 planned = time.perf_counter()
-                frame = job.plan(left, right, directory)
+                frame = plan(directory)
                 started = time.perf_counter()
                 query = (
                     frame.writeStream.format("noop")
@@ -143,11 +154,11 @@ class SparkBed:
                 seconds = time.perf_counter() - started
             reports = [json.loads(report.json) for report in query.recentProgress]
             triggers = tuple(_trigger(report) for report in reports)
-            expect_rows(sum(trigger.rows_out for trigger in triggers), job.rows_out(files))
+            expect_rows(sum(trigger.rows_out for trigger in triggers), rows_out)
             facts = {
                 "planning_seconds": started - planned,
                 **_state_store_facts(reports),
-                **_dovetail_facts(directory / "state"),
+                **_dovetail_facts(directory),
                 "disk_bytes": _disk_bytes(directory),
             }
             return QueryRun(seconds, triggers, {**facts, **self._heap_facts()})
@@ -158,7 +169,8 @@ class SparkBed:
     def close(self) -> None:
         self.session.stop()
 
-    def _streams(self, files: Files) -> "list[DataFrame]":
+    def streams(self, files: Files) -> "list[DataFrame]":
+        """Both sides, a file of each in a micro-batch."""
         frames = []
         for side in SIDES:
             schema = self.session.read.parquet(files.side(side)).schema
@@ -275,24 +287,27 @@ def _state_store_facts(reports: list[dict[str, Any]]) -> dict[str, float]:
     operators = [operator for report in reports for operator in report["stateOperators"]]
     if not operators:
         return {}
-    return {"state_memory_bytes": max(operator["memoryUsedBytes"] for operator in operators)}
+    used = [sum(one["memoryUsedBytes"] for one in report["stateOperators"]) for report in reports]
+    return {"state_memory_bytes": max(used)}
 
 
-def _dovetail_facts(state: Path) -> dict[str, float]:
+def _dovetail_facts(directory: Path) -> dict[str, float]:
+    """What the joins of a query did, whose state directories are in it."""
     from dovetail.spark.state import IDENTITY
 
-    if not (state / IDENTITY).exists():
+    done = [progress(path.parent) for path in sorted(directory.glob(f"*/{IDENTITY}"))]
+    if not done:
         return {}
-    done = progress(state)
-    cached = [bool(record["cached"]) for record in done.records()]
+    parts = [part for one in done for part in one.partitions]
+    cached = [bool(record["cached"]) for one in done for record in one.records()]
     found: dict[str, float] = {
         "steps_with_cached_operator": sum(cached) / max(len(cached), 1),
-        "state_memory_bytes": done.memory.get("total", 0),
-        "spilled_bytes": done.spilled_bytes,
-        "step_seconds": sum(part.totals["seconds"] for part in done.partitions),
-        "bytes_read_back": sum(part.totals["bytes_read"] for part in done.partitions),
+        "state_memory_bytes": sum(one.memory.get("total", 0) for one in done),
+        "spilled_bytes": sum(one.spilled_bytes for one in done),
+        "step_seconds": sum(part.totals["seconds"] for part in parts),
+        "bytes_read_back": sum(part.totals["bytes_read"] for part in parts),
     }
-    for phase, rows in done.rows_out.items():
+    for phase, rows in done[-1].rows_out.items():
         found[f"results_{phase}"] = rows
     return found
 

@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.api import explain, explain_enrich
+from dovetail.api import explain, explain_enrich, explain_join_all
 from dovetail.cli import jobs
-from dovetail.cli.jobfile import EnrichJob, Job, JoinJob, read_job
+from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, JoinJob, read_job
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
 
@@ -41,7 +41,8 @@ def command(
             metavar="ROWS",
             help="Sample about this many rows of each input; 0 reads none. Of a join of files "
             f"{JOIN_SAMPLE_ROWS:,} unless told: they tell how many results come early. Of an "
-            "enrichment, they tell how wide rows are. File sources only.",
+            "enrichment, they tell how wide rows are. Of several inputs, all keys are "
+            "counted. File sources only.",
             show_default=False,
         ),
     ] = None,
@@ -58,6 +59,8 @@ def print_explanation(console: Console, job: Job, sample: int | None, log: Path 
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
         if isinstance(job, JoinJob):
             explanation = _join(console, spark, job, sample)
+        elif isinstance(job, JoinAllJob):
+            explanation = _join_all(console, spark, job, sample)
         else:
             with announce(console, "Measuring this machine"):
                 explanation = _enrich(spark, job, sample)
@@ -77,6 +80,17 @@ def _join(
     sampling = announce(console, "Sampling the inputs") if rows else nullcontext()
     with jobs.blame(job, "join"), sampling:
         return explain(left, right, history=history, sample_rows=rows, **vars(job.join))
+
+
+def _join_all(
+    console: Console, session: "SparkSession", job: JoinAllJob, sample: int | None
+) -> "Explanation":
+    inputs = jobs.open_all(session, job)
+    count = sample != 0 and jobs.are_files(job)
+    history = jobs.open_all(session, job, as_batch=True) if count else None
+    counting = announce(console, "Counting the inputs") if count else nullcontext()
+    with jobs.blame(job, "join_all"), counting:
+        return explain_join_all(inputs, history=history, count=count, **vars(job.join_all))
 
 
 def _enrich(session: "SparkSession", job: EnrichJob, sample: int | None) -> "Explanation":

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dovetail.api import enrich, join
+from dovetail.api import enrich, join, join_all
 from dovetail.cli.failures import is_sparks, spark_says
-from dovetail.cli.jobfile import FILE_FORMATS, EnrichJob, Job, JoinJob, Source
+from dovetail.cli.jobfile import FILE_FORMATS, EnrichJob, Job, JoinAllJob, JoinJob, Source
 from dovetail.errors import ArgumentError, JobFileError, MemoryBudgetError
 from dovetail.specs import state_path
 
@@ -22,6 +22,10 @@ def plan(session: "SparkSession", job: Job) -> "DataFrame":
     """The job's result as a DataFrame. Of an enrichment, the table is staged here."""
     if isinstance(job, JoinJob):
         return join_inputs(job, *open_inputs(session, job))
+    if isinstance(job, JoinAllJob):
+        inputs = open_all(session, job)
+        with blame(job, "join_all"):
+            return join_all(inputs, **vars(job.join_all))
     stream = open_stream(session, job)
     with blame(job, "enrich"):
         return enrich(stream, job.table, **vars(job.enrich))
@@ -38,6 +42,17 @@ def open_inputs(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "Da
         _open(session, job, source, streaming=job.streaming) for source in (job.left, job.right)
     )
     return left, right
+
+
+def open_all(
+    session: "SparkSession", job: JoinAllJob, *, as_batch: bool = False
+) -> dict[str, "DataFrame"]:
+    """The inputs by name; as they are now, whatever the job's mode, if they are to be a batch."""
+    streaming = job.streaming and not as_batch
+    return {
+        name: _open(session, job, source, streaming=streaming)
+        for name, source in job.inputs.items()
+    }
 
 
 def join_inputs(job: JoinJob, left: "DataFrame", right: "DataFrame") -> "DataFrame":
@@ -78,9 +93,10 @@ def write(job: Job, joined: "DataFrame") -> None:
             writer.format(sink.format).save(sink.path)
 
 
-def are_files(job: JoinJob) -> bool:
-    """Whether both inputs are files, which can be read before the job runs."""
-    return all(source.format in FILE_FORMATS for source in (job.left, job.right))
+def are_files(job: JoinJob | JoinAllJob) -> bool:
+    """Whether all inputs are files, which can be read before the job runs."""
+    sources = (job.left, job.right) if isinstance(job, JoinJob) else job.inputs.values()
+    return all(source.format in FILE_FORMATS for source in sources)
 
 
 def open_as_batch(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "DataFrame"]:
@@ -111,7 +127,10 @@ def _check_is_file(job: Job, source: Source) -> None:
 
 def state_of(job: Job) -> Path:
     """Where a streaming job's state is; it has been planned, so it is a path."""
-    state = job.join.state if isinstance(job, JoinJob) else job.enrich.state
+    if isinstance(job, JoinAllJob):
+        state = job.join_all.state
+    else:
+        state = job.join.state if isinstance(job, JoinJob) else job.enrich.state
     assert state is not None
     return state_path(state)
 

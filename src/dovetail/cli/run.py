@@ -8,11 +8,12 @@ import typer
 from rich.console import Console
 
 from dovetail.cli.explain import print_explanation
-from dovetail.cli.jobfile import Job, JoinJob, read_job
+from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, read_job
 from dovetail.cli.jobs import plan, start, state_of, write
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, enrich_summary, make_console, summary
 from dovetail.cli.watch import Watched, look, watch
+from dovetail.kernel.protocol import SIDE_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,6 +25,8 @@ EXAMPLES = """
   [cyan]dovetail run examples/job.toml[/cyan]         two streams joined
 
   [cyan]dovetail run examples/enrich.toml[/cyan]      a stream joined with a table
+
+  [cyan]dovetail run examples/join_all.toml[/cyan]    several streams joined at once
 
   [cyan]dovetail run job.toml --dry-run[/cyan]           check it, start nothing
 
@@ -63,7 +66,7 @@ def command(
         console.print("Dry run: nothing was started.")
         return
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
-        doing = "Planning the join" if isinstance(job, JoinJob) else "Staging the table"
+        doing = "Staging the table" if isinstance(job, EnrichJob) else "Planning the join"
         with announce(console, doing):
             joined = plan(spark, job)
         if job.streaming:
@@ -83,10 +86,11 @@ def _stream(console: Console, job: Job, joined: "DataFrame", available_now: bool
         console.print("No rows came in.")
         return
     seconds = time.monotonic() - started
-    if isinstance(job, JoinJob):
-        console.print(summary(progress, seconds, ended=ended))
-    else:
+    if isinstance(job, EnrichJob):
         console.print(enrich_summary(progress, seconds))
+    else:
+        names = tuple(job.inputs) if isinstance(job, JoinAllJob) else SIDE_NAMES
+        console.print(summary(progress, seconds, names, ended=ended))
     if resumed:
         console.print("All but the time counts from the first start of this query.")
     if not ended:

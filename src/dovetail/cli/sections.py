@@ -96,6 +96,20 @@ class Section:
                 )
         return {name: _as_option(value) for name, value in (table or {}).items()}
 
+    def table(self, key: str) -> dict[str, Any]:
+        """A table inside this one, empty if it is not there."""
+        found = self.get(key, "a table", lambda v: isinstance(v, dict))
+        return dict(found or {})
+
+    def span(self, key: str, example: str) -> str:
+        """A span of time that Spark takes as a text, checked here."""
+        text = self.needed_text(key, example)
+        try:
+            parse_span(text)
+        except ValueError as error:
+            self.refuse(key, f"has to be a span of time such as {example}: {error}")
+        return text
+
     def location(self, key: str) -> str | None:
         """A path, made absolute from the file's directory; a URL is left as it is."""
         value = self.text(key)
@@ -124,6 +138,11 @@ def are_texts(value: Any) -> bool:
 def is_url(text: str) -> bool:
     """Whether a path names its storage itself (`s3://…`, `file:/…`)."""
     return _URL.match(text) is not None
+
+
+def exists(path: str) -> bool:
+    """Whether there is anything at a local path; of patterns and other storage Spark will tell."""
+    return is_url(path) or any(sign in path for sign in "*?[{") or Path(path).exists()
 
 
 def is_int(value: Any) -> bool:

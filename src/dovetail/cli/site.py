@@ -3,8 +3,8 @@
 import logging
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -145,10 +145,13 @@ def run(
 def status(query_file: QueryArgument) -> None:
     """Say how far a query has come at each of its sites."""
     file = read_query(query_file)
-    with _clients(file) as clients:
-        found = {host: client.status(file.name) for host, client in clients.items()}
-    for table in status_tables(found):
-        make_console().print(table)
+    found = {}
+    with _clients(file) as clients, _trying_all() as attempt:
+        for host, client in clients.items():
+            with attempt():
+                found[host] = client.status(file.name)
+        for table in status_tables(found) if found else ():
+            make_console().print(table)
 
 
 @app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site stop query.toml[/cyan]")
@@ -161,10 +164,28 @@ def stop(
 ) -> None:
     """End a query at all of its sites. Without --forget it goes on when they are started again."""
     file = read_query(query_file)
-    with _clients(file) as clients:
+    with _clients(file) as clients, _trying_all() as attempt:
         for host, client in clients.items():
-            client.stop(file.name, forget=forget)
-            typer.echo(f"{file.name} is stopped at {host}")
+            with attempt():
+                client.stop(file.name, forget=forget)
+                typer.echo(f"{file.name} is stopped at {host}")
+
+
+@contextmanager
+def _trying_all() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """What one site does not do must not keep the others from it; complains at the end."""
+    errors: list[SiteError] = []
+
+    @contextmanager
+    def attempt() -> Iterator[None]:
+        try:
+            yield
+        except SiteError as error:
+            errors.append(error)
+
+    yield attempt
+    if errors:
+        raise SiteError("; ".join(map(str, errors)))
 
 
 @contextmanager

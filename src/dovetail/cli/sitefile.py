@@ -18,6 +18,7 @@ from dovetail.cli.sections import Section, are_texts, is_int, is_number, parse_s
 from dovetail.errors import ArgumentError, JobFileError
 from dovetail.kernel.memory import parse_bytes
 from dovetail.sites.estimates import StreamStatistics
+from dovetail.sites.implied import implied
 from dovetail.sites.live.access import Access, Certificate
 from dovetail.sites.live.deployment import CLOCKS, UNITS, Clock, Shape
 from dovetail.sites.live.limits import Limits
@@ -25,10 +26,13 @@ from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
 from dovetail.sites.query import Query, Stream
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
 
-PLANNERS = ("greedy", "exhaustive", "refine", "fixed")
+PLANNERS = ("joint", "greedy", "exhaustive", "fixed")
 PACES = ("heartbeats", "delta")
 INPUTS = ("made-up", "file")
-_SIZES = ("message_bytes", "put_bytes", "outbox_bytes", "input_bytes", "snapshot_bytes")
+_SIZES = (
+    "message_bytes", "put_bytes", "outbox_bytes", "input_bytes", "state_bytes", "result_bytes",
+    "snapshot_bytes",
+)  # fmt: skip
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*tz=(.+))?\]")
 _QUERY_KEYS = (
     "name", "tau", "delta", "lateness", "clock", "pace", "unit", "start", "ahead", "on",
@@ -63,7 +67,7 @@ class InputPart:
 class PlanPart:
     """`[plan]`: how to choose a plan."""
 
-    planner: str = "greedy"
+    planner: str = "joint"
     algorithms: tuple[Algorithm, ...] = PAPER
     replan_every: int = 0
     fixed: Plan | None = None
@@ -240,7 +244,7 @@ def _query(top: Section, streams: tuple[Stream, ...], unit: str) -> Query:
     tau, delta = _span(top, "tau", unit), _span(top, "delta", unit, default=0)
     lateness = _span(top, "lateness", unit, default=0)
     with _saying(top, "on"):
-        return Query(streams, tuple((a, b) for a, b in pairs), tau, delta, lateness)
+        return implied(Query(streams, tuple((a, b) for a, b in pairs), tau, delta, lateness))
 
 
 class _saying:  # noqa: N801
@@ -322,7 +326,7 @@ def _plan(file: Path, values: Any, query: Query) -> PlanPart:
         if name not in tuple(Algorithm):
             section.refuse("algorithms", f"has {name!r}", "Allowed", tuple(Algorithm))
     part = PlanPart(
-        section.choice("planner", PLANNERS) or "greedy",
+        section.choice("planner", PLANNERS) or "joint",
         tuple(Algorithm(name) for name in names) or PAPER,
         section.get("replan_every", "intervals, 0 for never", lambda v: is_int(v) and v >= 0) or 0,
     )

@@ -14,7 +14,7 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.sites.costs import CostModel, LinkPrice, Prices
 from dovetail.sites.live.deployment import UNITS, Deployment
 from dovetail.sites.plan import Plan
-from dovetail.sites.planner import exhaustive, greedy, refine
+from dovetail.sites.planner import exhaustive, greedy, joint
 
 _INTERVALS_AHEAD = 2  # a query that goes by the clock begins when all sites have heard of it
 
@@ -34,10 +34,8 @@ def choose(file: QueryFile) -> Plan:
     if part.fixed is not None:
         return part.fixed
     model = CostModel(file.query, statistics(file), prices(file))
-    if part.planner == "greedy":
-        return greedy(model, part.algorithms)
-    best = exhaustive(model, part.algorithms)
-    return refine(model, best, part.algorithms) if part.planner == "refine" else best
+    planner = {"joint": joint, "greedy": greedy, "exhaustive": exhaustive}[part.planner]
+    return planner(model, part.algorithms)
 
 
 def deployment(file: QueryFile, plan: Plan, addresses: Mapping[str, str]) -> Deployment:

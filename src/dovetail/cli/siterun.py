@@ -115,6 +115,9 @@ class Run:
     def send(self, intervals: int | None) -> int | None:
         """Send the rows of all inputs; returns the last interval of them, if there is one."""
         first = self.deployment.first_interval
+        if self.deployment.clock == "wall":  # the query may have been running for long
+            now = time.time_ns() // UNITS[self.deployment.unit]
+            first = max(first, now // self.deployment.query.tau + 1)
         feeds = {n: feed(self.file, n, first, intervals) for n in self.deployment.query.names}
         lasts = [f.last_interval for f in feeds.values() if f is not None]
         for name, rows in feeds.items():

@@ -4,6 +4,8 @@ Everything here turns a `Progress` into something Rich can print, on a terminal 
 Nothing here waits, reads a clock or looks at Spark.
 """
 
+import itertools
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -200,18 +202,19 @@ def _by_phase(out: Mapping[str, int]) -> str:
 def summary(
     progress: "Progress",
     seconds: float,
-    inputs: tuple[str, str] = SIDE_NAMES,
-    keyless: tuple[int, int] = (0, 0),
+    inputs: Sequence[str] = SIDE_NAMES,
+    keyless: Sequence[int] = (),
     *,
     ended: bool = True,
 ) -> Table:
     """What a join has done, from its state.
 
-    keyless: rows of each side with a null key, which the join never sees.
+    keyless: rows of each input with a null key, which the join never sees.
     ended: whether its inputs have ended, rather than the query been stopped.
     """
     table = _plain_table()
-    for name, rows, nulls in zip(inputs, progress.rows_in, keyless, strict=True):
+    came = itertools.zip_longest(inputs, progress.rows_in, keyless, fillvalue=0)
+    for name, rows, nulls in came:
         note = f"{nulls:,} with a null key, which matches nothing" if nulls else ""
         table.add_row(f"rows in, {name}", f"{rows + nulls:,}", note)
     table.add_row("rows out", f"{sum(progress.rows_out.values()):,}", "")
@@ -331,5 +334,7 @@ def _add_memory(table: Table, progress: "Progress") -> None:
         "[bold]memory: most at any time[/bold]", format_bytes(total), percent(total, budget)
     )
     limit = "unbounded" if budget is None else format_bytes(budget)
-    count = progress.identity["partitions"]
+    identity = progress.identity
+    # the grid of a join of several inputs may have fewer than were asked for
+    count = math.prod(identity.get("shares") or [identity["partitions"]])
     table.add_row("budget", limit, f"over {_count(count, 'partition')}")

@@ -185,6 +185,14 @@ _WHAT_GOES = {
     "pmj": "everything, as a sorted run of each side,",
     "dphj": "the largest hash bucket, of both sides and for good,",
 }
+#: What blocks on disk meet while the inputs are silent.
+_WHEN_SILENT = {
+    "xjoin": "the rows in memory",
+    "rpj": "the rows in memory",
+    "diner": "blocks on disk, of which some have come since they last met",
+    "diner-paper": "blocks on disk, of which some have come since they last met",
+    "hmj": "blocks on disk, in merges",
+}
 
 
 def _algorithm(plan: PlannedJoin) -> list[str]:
@@ -257,10 +265,9 @@ def _spilling(plan: PlannedJoin) -> list[str]:
 def _ending(plan: PlannedJoin) -> list[str]:
     if plan.algorithm not in _WHAT_GOES or plan.memory_bytes is None:
         return ["nothing is left to do: every pair left as soon as its second row came"]
-    lines = [
-        "reactive: blocks on disk meet the rows in memory",
-        "cleanup: blocks on disk meet blocks on disk, each pair of rows exactly once",
-    ]
+    lines = ["cleanup: blocks on disk meet blocks on disk, each pair of rows exactly once"]
+    if plan.algorithm in _WHEN_SILENT:
+        lines.insert(0, f"reactive: blocks on disk meet {_WHEN_SILENT[plan.algorithm]}")
     if plan.streaming:
         lines.append("in slices of time, so that new rows do not wait; then no micro-batch runs")
     return lines

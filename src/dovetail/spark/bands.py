@@ -1,6 +1,6 @@
 """Where the rows of a band join go: a band cannot be split by the hash of its key.
 
-Key values are cut into cells, `_BANDS_IN_A_CELL` times as wide as the band, and cells are spread
+Key values are cut into cells, `BANDS_IN_A_CELL` times as wide as the band, and cells are spread
 over the partitions by hash. A left row goes to its own cell; a right row to every cell that holds
 a left value it can match, which is one, or two near a border. A left row is in one partition only
 and every right row it matches is there too, once: so each pair is emitted exactly once.
@@ -31,9 +31,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dovetail.costs.shares import BANDS_IN_A_CELL
 from dovetail.kernel.protocol import LEFT
 
-_BANDS_IN_A_CELL = 8
 _LONG = np.iinfo(np.int64)
 _FARTHEST_CELL = 2.0**45  # floats beyond share one: their distance is lost in rounding
 _ROUNDING = 1 + 1e-6  # of a difference of two floats, many times over
@@ -54,7 +54,7 @@ def band_partitions(
 
 
 def _whole_cells(number: Column, within: int, side: int) -> list[Column]:
-    width = max(1, within) * _BANDS_IN_A_CELL
+    width = max(1, within) * BANDS_IN_A_CELL
     if width > int(_LONG.max):
         return [F.lit(0)]
 
@@ -72,7 +72,7 @@ def _whole_cells(number: Column, within: int, side: int) -> list[Column]:
 
 
 def _float_cells(value: Column, within: float, side: int) -> list[Column]:
-    width = within * _BANDS_IN_A_CELL
+    width = within * BANDS_IN_A_CELL
     if within == 0:
         return [value + F.lit(0.0)]  # an equality; -0.0 is 0.0
     if math.isinf(width):

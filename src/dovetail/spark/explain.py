@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from dovetail.costs.calibrate import factors_for
@@ -35,6 +33,7 @@ from dovetail.spark.layout import arrow_schema
 from dovetail.spark.metrics import progress
 from dovetail.spark.plan import resolve_join
 from dovetail.spark.sampling import sample_keys
+from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
 from dovetail.spark.step import MAX_SLICE_MS
@@ -44,6 +43,7 @@ from dovetail.specs import (
     EnrichOptions,
     EnrichSpec,
     JobSpec,
+    JoinAllOptions,
     JoinOptions,
     JoinSpec,
     staged_version,
@@ -53,8 +53,8 @@ from dovetail.twoway import TwoWaySpec
 
 Spec = TypeVar("Spec", bound=JobSpec)
 
-_WIDTH_ROWS = 1000  # of each input, to learn how wide they are
-_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+WIDTH_ROWS = 1000  # of each input, to learn how wide they are
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def explain_planned(
@@ -69,10 +69,12 @@ def explain_planned(
     """Check a join's arguments as `plan_join` would, and say what the plan would be."""
     if sample_rows < 0:
         raise ArgumentError(f"sample_rows={sample_rows!r} is not a number of 0 or more")
-    spec, state, note = _resolve(lambda chosen: resolve_join(left, right, chosen, name), options)
+    spec, state, note = resolve_for_words(
+        lambda chosen: resolve_join(left, right, chosen, name), options
+    )
     frames = history or (None if left.isStreaming else (left, right))
     if frames is not None and sample_rows and samples is None:
-        one, two = (frame.limit(_WIDTH_ROWS).toArrow() for frame in frames)
+        one, two = (frame.limit(WIDTH_ROWS).toArrow() for frame in frames)
         samples = one, two
     plan = _planned_join(left, spec, options, samples)
     expected, why_not = expect(frames, plan, sample_rows, _existing(state))
@@ -94,7 +96,7 @@ def _planned_join(
         memory_bytes=spec.memory_bytes,
         partitions=spec.partitions,
         asked_partitions=options.partitions,
-        batch_rows=int(left.sparkSession.conf.get(_BATCH_ROWS) or 10_000),
+        batch_rows=int(left.sparkSession.conf.get(BATCH_ROWS) or 10_000),
         streaming=left.isStreaming,
         samples=samples,
     )
@@ -169,7 +171,7 @@ def explain_enrich_planned(
         raise ArgumentError(f"skew={skew!r} is not a number of 0 or more")
     session = stream.sparkSession
     opened = open_table(session, table)
-    spec, state, note = _resolve(
+    spec, state, note = resolve_for_words(
         lambda chosen: resolve_enrich(stream, opened, chosen, name), options
     )
     plan = planned_enrich(stream, opened, replace(spec, state=state), options, samples)
@@ -209,7 +211,7 @@ def planned_enrich(
         sample=sample,
         latency=None if spec.pace is None else spec.pace.seconds,
         shedding=spec.shedding,
-        batch_rows=int(stream.sparkSession.conf.get(_BATCH_ROWS) or 10_000),
+        batch_rows=int(stream.sparkSession.conf.get(BATCH_ROWS) or 10_000),
         drain_seconds=MAX_SLICE_MS / 1000 if stream.isStreaming else 0.0,
         why=recorded.choice.why if recorded else "",
     )
@@ -250,18 +252,12 @@ def _table_size(
     page_rows = max(1, int(shape_of(spec).page_bytes / max(1.0, width.nbytes)))
     rows, source = table.rows(), "the row count of its snapshot, before any deletes"
     if rows is None:
-        rows = _rows_of_files(table.read())
+        rows = rows_of_files(table.read())
         source = "the row count of its Parquet files, before any filter"
     if rows is None:
-        plan: Any = table.read()._jdf.queryExecution().optimizedPlan()  # no public call tells
-        facts = plan.stats()
-        counted = facts.rowCount()
-        if counted.isDefined():
-            rows, source = int(str(counted.get())), "by Spark's statistics"
-        else:
-            every = row_width(pa.schema(list(schema))).nbytes
-            rows = int(int(str(facts.sizeInBytes())) / max(1.0, every))
-            source = "guessed from Spark's estimate of its size"
+        every = row_width(pa.schema(list(schema))).nbytes
+        rows, counted = rows_by_statistics(table.read(), every)
+        source = "by Spark's statistics" if counted else "guessed from Spark's estimate of its size"
     return TableSize(rows, width.nbytes, page_rows, f"{source}; a row's width {width.source}")
 
 
@@ -282,20 +278,8 @@ def _staged_size(spec: EnrichSpec, state: Path | None) -> TableSize | None:
     return TableSize(rows, nbytes / max(1, rows), page_rows, f"as staged, {version}")
 
 
-def _rows_of_files(table: DataFrame) -> int | None:
-    """The rows of a table's files, if all of them are local Parquet files."""
-    urls = [urlparse(uri) for uri in table.inputFiles()]
-    local = all(u.scheme in ("", "file") and u.path.endswith(".parquet") for u in urls)
-    if not urls or not local:
-        return None
-    try:
-        return sum(int(pq.read_metadata(unquote(url.path)).num_rows) for url in urls)
-    except (OSError, pa.ArrowInvalid):
-        return None
-
-
-def _resolve(
-    resolve: Callable[[Any], Spec], options: JoinOptions | EnrichOptions
+def resolve_for_words(
+    resolve: Callable[[Any], Spec], options: JoinOptions | JoinAllOptions | EnrichOptions
 ) -> tuple[Spec, Path | None, str]:
     """The spec, the state directory, and what is to be said of that directory."""
     try:

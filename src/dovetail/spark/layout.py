@@ -1,8 +1,8 @@
-"""Both inputs in one row format.
+"""All inputs in one row format.
 
-Spark ships the two inputs and the clock through one shuffle, so their rows need one schema: a tag,
-then *slots*. Columns of the same type share a slot, so that a row carries few nulls for the other
-side's columns. Behind the shuffle the tag also tells the partition, which a task cannot know
+Spark ships the inputs and the clock through one shuffle, so their rows need one schema: a tag,
+then *slots*. Columns of the same type share a slot, so that a row carries few nulls for the others'
+columns. Behind the shuffle the tag also tells the partition, which a task cannot know
 otherwise once its stage has been coalesced or united with another.
 """
 
@@ -18,18 +18,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DoubleType, FloatType, IntegerType, StructType
 
 from dovetail.errors import ArgumentError
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES
+from dovetail.kernel.protocol import LEFT, RIGHT
 
 TAG = "__dovetail_tag"
-CLOCK = 2  #: the tag of a tick; the sides are 0 and 1
-_TAG_BITS = 2
+_TAG_BITS = 4
+CLOCK = (1 << _TAG_BITS) - 1  #: the tag of a tick; the sides count from 0
 
 
 @dataclass(frozen=True)
 class UnionLayout:
     """Which slot each column of each side travels in."""
 
-    slots: tuple[tuple[int, ...], tuple[int, ...]]
+    slots: tuple[tuple[int, ...], ...]
     slot_types: tuple[DataType, ...]
 
     def tagged(self, frame: DataFrame, side: int) -> DataFrame:
@@ -66,7 +66,7 @@ class UnionLayout:
         """The rows of each side in a shuffled batch; ticks carry none."""
         tags = np.asarray(batch.column(0)) & ((1 << _TAG_BITS) - 1)
         counts = np.bincount(tags, minlength=1 << _TAG_BITS)
-        for side in SIDES:
+        for side in range(len(self.slots)):
             if not counts[side]:
                 continue
             columns = [batch.column(1 + slot) for slot in self.slots[side]]
@@ -104,11 +104,12 @@ def arrow_types(side: str, schema: StructType) -> pa.Schema:
         ) from error
 
 
-def union_layout(left: StructType, right: StructType) -> UnionLayout:
-    """Give every column a slot, sharing slots between the sides by type."""
+def union_layout(*schemas: StructType) -> UnionLayout:
+    """Give every column of each side a slot, sharing slots between the sides by type."""
+    assert len(schemas) <= CLOCK
     slot_types: list[DataType] = []
     slots: list[tuple[int, ...]] = []
-    for schema in (left, right):
+    for schema in schemas:
         free: dict[str, list[int]] = {}
         for slot, type_ in enumerate(slot_types):
             free.setdefault(type_.json(), []).append(slot)
@@ -121,7 +122,7 @@ def union_layout(left: StructType, right: StructType) -> UnionLayout:
                 slot_types.append(field.dataType)
                 mine.append(len(slot_types) - 1)
         slots.append(tuple(mine))
-    return UnionLayout((slots[LEFT], slots[RIGHT]), tuple(slot_types))
+    return UnionLayout(tuple(slots), tuple(slot_types))
 
 
 def partition_of(keys: list[Column], types: list[DataType], partitions: int) -> Column:

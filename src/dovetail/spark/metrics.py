@@ -5,9 +5,10 @@ these lines: they are part of each manifest, and so as exact as the results are.
 """
 
 import contextlib
+import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def add_step(
     for component, nbytes in {**budget.peaks, "total": budget.peak_bytes}.items():
         peaks[component] = max(peaks.get(component, 0), nbytes)
     return {
-        "rows_in": [a + b for a, b in zip(totals["rows_in"], counters.rows_in, strict=True)],
+        "rows_in": _added(totals["rows_in"], counters.rows_in),
         "rows_shed": totals.get("rows_shed", 0) + counters.rows_shed,
         "longest_wait": totals.get("longest_wait", 0.0),
         "rows_out": rows_out,
@@ -73,6 +74,11 @@ def add_step(
         "join_seconds": totals.get("join_seconds", 0.0) + join_seconds,
         "memory_peak": peaks,
     }
+
+
+def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """Sums by input; who has not seen all inputs yet may know of fewer."""
+    return [a + b for a, b in itertools.zip_longest(one, other, fillvalue=0)]
 
 
 def append_record(directory: Path, record: dict[str, Any]) -> None:
@@ -121,10 +127,15 @@ class Progress:
         return max((part.version for part in self.partitions), default=-1)
 
     @property
-    def rows_in(self) -> tuple[int, int]:
-        """Rows taken in from the left and the right, those with a null key left out."""
-        left, right = (sum(p.totals["rows_in"][side] for p in self.partitions) for side in (0, 1))
-        return left, right
+    def rows_in(self) -> tuple[int, ...]:
+        """Rows taken in from each input, those with a null key left out.
+
+        A row that goes to several partitions (`join_all`, and bands) counts in each of them.
+        """
+        rows = [0, 0]
+        for part in self.partitions:
+            rows = _added(rows, part.totals["rows_in"])
+        return tuple(rows)
 
     @property
     def rows_shed(self) -> int:
@@ -210,7 +221,7 @@ class Progress:
 
     def __str__(self) -> str:
         enriches = self.identity["job"] == "enrich"
-        came = " + ".join(f"{rows:,}" for rows in self.rows_in[: 1 if enriches else 2])
+        came = " + ".join(f"{rows:,}" for rows in self.rows_in[: 1 if enriches else None])
         out = ", ".join(f"{rows:,} {phase}" for phase, rows in sorted(self.rows_out.items()))
         limit = "unbounded" if self.budget_bytes is None else format_bytes(self.budget_bytes)
         shed = f"{self.rows_shed:,} left out, " if self.rows_shed else ""

@@ -18,11 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from dovetail.errors import ArgumentError, KeyTypeError
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES
 from dovetail.spark.bands import band_partitions
 from dovetail.spark.clock import NAME, Clock
 from dovetail.spark.layout import (
-    CLOCK,
     TAG,
     UnionLayout,
     arrow_schema,
@@ -46,7 +45,7 @@ def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str
     spec = resolve_join(left, right, options, name)
     layout = union_layout(left.schema, right.schema)
     frames = [
-        layout.tagged(_with_keys(frame, keys), side)
+        layout.tagged(with_keys(frame, keys), side)
         for side, (frame, keys) in enumerate(
             [(left, spec.twoway.left_keys), (right, spec.twoway.right_keys)]
         )
@@ -116,7 +115,7 @@ def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> No
             )
 
 
-def _with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+def with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """Rows without a null in a key: the others match nothing and need not travel."""
     return frame.where(reduce(lambda a, b: a & b, (frame[quoted(k)].isNotNull() for k in keys)))
 
@@ -149,7 +148,7 @@ def _shuffle_band(
     type_ = left[spec.twoway.left_keys[0]].dataType
     placed = []
     for side, frame in enumerate(frames):
-        if side == CLOCK:
+        if side not in SIDES:
             target = woken_partition(F.col(TAG))
         else:
             key = (left_key, right_key)[side]

@@ -39,7 +39,7 @@ _HASHES = ("__hash0", "__hash1")
 _LOT, _FILE, _START, _ROW, _BUCKET = "__lot", "__file", "__start", "__row", "__bucket"
 _LOTS_SEED = 7
 # a cell is eight bands wide, ten with what is in reach, and a row matches two of these
-_MATCHING_IN_CELL = 2 / 10
+MATCHING_IN_CELL = 2 / 10
 
 
 def sample_keys(
@@ -53,7 +53,7 @@ def sample_keys(
     left, right = (_counts(frame) for frame in keyed)
     totals = (left[1], right[1])
     fraction = min(1.0, rows / max(1, *totals))
-    matching = 1.0 if spec.within is None else _MATCHING_IN_CELL
+    matching = 1.0 if spec.within is None else MATCHING_IN_CELL
     heavy = heavy_buckets((left[0], right[0]), fraction, rows, matching)
     sides = [_side(keyed[side], spec, heavy, fraction, totals[side], by_time) for side in SIDES]
     return KeySample(sides[0], sides[1], heavy, fraction)

@@ -36,7 +36,7 @@ from pyspark import TaskContext
 from dovetail.errors import DovetailError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
-from dovetail.kernel.protocol import SIDES, Context, Counters, Operator, Snapshot, Status
+from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot, Status
 from dovetail.spark.faults import fault_point
 from dovetail.spark.layout import UnionLayout, partition_in
 from dovetail.spark.metrics import add_step, append_record, empty_totals
@@ -97,8 +97,7 @@ def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batche
             for batch in itertools.chain([first], batches):
                 for side, rows in layout.split(batch, spec.inputs):
                     yield from operator.push(side, rows)
-            for side in SIDES:
-                operator.finish(side)
+            _finish(operator, spec)
             while operator.status() is not Status.DONE:
                 yield from operator.poll(_FUEL)
         finally:
@@ -242,8 +241,7 @@ class StreamingTask:
 
     def _renewed(self, operator: Operator, attempt: str, outbox: Outbox) -> Operator:
         """Let an operator finish what it has begun, and make a new one in its place."""
-        for side in SIDES:
-            operator.finish(side)
+        _finish(operator, self.spec)
         while operator.status() is not Status.DONE:
             for out in operator.poll(_FUEL):
                 outbox.put(out)
@@ -286,8 +284,7 @@ class StreamingTask:
             for out in self._timed(operator.poll(_FUEL)):
                 outbox.put(out)
             if operator.status() is Status.IDLE:
-                for side in SIDES:
-                    operator.finish(side)
+                _finish(operator, self.spec)
             if operator.status() is Status.DONE:
                 return
 
@@ -344,6 +341,12 @@ def _operator(
     except BaseException:
         store.close()
         raise
+
+
+def _finish(operator: Operator, spec: JobSpec) -> None:
+    """All inputs have ended, as far as is known."""
+    for side in range(len(spec.inputs)):
+        operator.finish(side)
 
 
 def _durable_snapshot(operator: Operator) -> tuple[Snapshot, list[str]]:

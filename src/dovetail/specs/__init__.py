@@ -1,9 +1,9 @@
 """What a call asks for, checked: arguments in, frozen specs out.
 
 Every complaint about arguments is made here, before anything is planned or written. `job` is what
-the runtime has to know of any job, `join` and `enrich` are the two calls, and `arguments` has the
-checks that both make. Column names follow Spark's default: letter case does not tell two columns
-apart.
+the runtime has to know of any job, `join`, `join_all` and `enrich` are the calls, and `arguments`
+has the checks that they share. Column names follow Spark's default: letter case does not tell two
+columns apart.
 """
 
 from dovetail.specs.arguments import On, state_path
@@ -17,6 +17,14 @@ from dovetail.specs.enrich import (
 )
 from dovetail.specs.job import JobSpec
 from dovetail.specs.join import JoinOptions, JoinSpec, Within, join_spec
+from dovetail.specs.join_all import (
+    JoinAllOptions,
+    JoinAllSpec,
+    Known,
+    OnAll,
+    check_names,
+    join_all_spec,
+)
 
 __all__ = [
     "CURRENT",
@@ -24,11 +32,17 @@ __all__ = [
     "EnrichOptions",
     "EnrichSpec",
     "JobSpec",
+    "JoinAllOptions",
+    "JoinAllSpec",
     "JoinOptions",
     "JoinSpec",
+    "Known",
     "On",
+    "OnAll",
     "Within",
+    "check_names",
     "enrich_spec",
+    "join_all_spec",
     "join_spec",
     "staged_version",
     "state_path",

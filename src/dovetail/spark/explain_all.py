@@ -1,0 +1,133 @@
+"""The plan of a multi-way join in words: what Spark knows of the inputs, handed to `costs`.
+
+Pairs of rows that match are counted by hashing keys into buckets: two rows of one bucket match, but
+for those that share it by chance, whose number is known. Of a band, rows share a range of values,
+and a fixed part of the pairs in it match (see `sampling`).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.costs.cascade import Counted
+from dovetail.costs.explain import Explanation
+from dovetail.costs.explain_all import PlannedJoinAll, explain_join_all
+from dovetail.costs.keysample import BUCKETS
+from dovetail.errors import ArgumentError
+from dovetail.kernel.protocol import LEFT
+from dovetail.multiway import Edge
+from dovetail.spark.bands import band_partitions
+from dovetail.spark.explain import BATCH_ROWS, WIDTH_ROWS, resolve_for_words
+from dovetail.spark.layout import arrow_schema, partition_of, quoted
+from dovetail.spark.plan import with_keys
+from dovetail.spark.plan_all import Inputs, cell_counts, resolve_join_all
+from dovetail.spark.sampling import MATCHING_IN_CELL
+from dovetail.specs import JoinAllOptions, JoinAllSpec
+
+
+def explain_join_all_planned(
+    inputs: Inputs,
+    options: JoinAllOptions,
+    name: str,
+    history: Inputs | None,
+    *,
+    count: bool,
+) -> Explanation:
+    """Check the arguments as `plan_join_all` would, and say what the plan would be."""
+    spec, state, note = resolve_for_words(
+        lambda chosen: resolve_join_all(inputs, chosen, name), options
+    )
+    first = next(iter(inputs.values()))
+    plan = PlannedJoinAll(
+        spec=spec.multiway,
+        grid=spec.grid,
+        algorithm=spec.algorithm,
+        asked_algorithm=options.algorithm,
+        memory_bytes=spec.memory_bytes,
+        most_partitions=spec.most_partitions,
+        asked_partitions=options.partitions,
+        batch_rows=int(first.sparkSession.conf.get(BATCH_ROWS) or 10_000),
+        streaming=first.isStreaming,
+        sizes_known=_source(options, streaming=first.isStreaming),
+        state=state,
+        state_note=note,
+    )
+    frames = history or (None if first.isStreaming else inputs)
+    if not count:
+        return explain_join_all(replace(plan, why_not_counted="count=False"))
+    if frames is None:
+        why = (
+            "the rows of a stream cannot be read before it runs. Hand over batch DataFrames with "
+            "rows like those to come, the same files say, as history={name: ...}"
+        )
+        return explain_join_all(replace(plan, why_not_counted=why))
+    ordered = _checked(frames, spec)
+    samples = tuple(frame.limit(WIDTH_ROWS).toArrow() for frame in ordered.values())
+    return explain_join_all(replace(plan, samples=samples, counted=counted(ordered, spec)))
+
+
+def counted(frames: Inputs, spec: JoinAllSpec) -> Counted:
+    """Rows, pairs and the fullest partition of batch DataFrames, which are read."""
+    keyed = [with_keys(f, keys) for f, keys in zip(frames.values(), spec.keys, strict=True)]
+    rows = tuple(float(frame.count()) for frame in keyed)
+    pairs = tuple(_pairs(keyed, edge) for edge in spec.multiway.edges)
+    cells = cell_counts(frames, spec)
+    loads = [sum(some.get(cell, 0) for some in cells) for cell in range(spec.partitions)]
+    fullest = int(np.argmax(loads))
+    return Counted(rows, pairs, tuple(float(some.get(fullest, 0)) for some in cells))
+
+
+def _pairs(frames: list[DataFrame], edge: Edge) -> float:
+    """About how many pairs of rows an edge joins."""
+    one, two = (_buckets(frames[edge.ends[side]], edge, side) for side in (0, 1))
+    shared = float(one @ two)
+    by_chance = float(one.sum() * two.sum()) / BUCKETS
+    matching = max(0.0, (shared - by_chance) / (1 - 1 / BUCKETS))
+    return matching * (1.0 if edge.within is None else MATCHING_IN_CELL)
+
+
+def _buckets(frame: DataFrame, edge: Edge, side: int) -> NDArray[np.float64]:
+    """The rows of each bucket."""
+    names = edge.columns[side]
+    keys = [frame[quoted(name)] for name in names]
+    types = [frame.schema[name].dataType for name in names]
+    if edge.within is None:
+        bucket = partition_of(keys, types, BUCKETS)
+    else:
+        ranges = band_partitions(keys[0], types[0], edge.within, BUCKETS, LEFT + side)
+        bucket = F.explode(ranges)
+    found = frame.select(bucket.alias("bucket")).groupBy("bucket").count().toArrow()
+    counts = np.zeros(BUCKETS)
+    counts[found.column("bucket").to_numpy()] = found.column("count").to_numpy()
+    return counts
+
+
+def _source(options: JoinAllOptions, *, streaming: bool) -> str:
+    if options.sizes is not None:
+        return "going by the sizes given"
+    if streaming:
+        return "taking the streams to be equally long (sizes= tells otherwise)"
+    return "going by what Spark knows of the inputs' sizes (sizes= tells otherwise)"
+
+
+def _checked(frames: Inputs, spec: JoinAllSpec) -> Inputs:
+    """The DataFrames to count, in the order of the inputs."""
+    found = {}
+    for name, schema, keys in zip(
+        spec.multiway.names, spec.multiway.schemas, spec.keys, strict=True
+    ):
+        frame = frames.get(name)
+        if frame is None or frame.isStreaming:
+            raise ArgumentError(f"history= has no batch DataFrame for the input {name!r}")
+        known = arrow_schema(name, frame)
+        for key in keys:
+            if key not in known.names or known.field(key).type != schema.field(key).type:
+                raise ArgumentError(
+                    f"history=: the DataFrame of {name!r} has no column {key!r} of type "
+                    f"{schema.field(key).type}, as the input has"
+                )
+        found[name] = frame.select([frame[quoted(column)] for column in schema.names])
+    return found

@@ -109,8 +109,8 @@ def _relations(keys: list[NDArray[np.int64]], domain: int, rng: np.random.Genera
     return Relations(left, right, count_pairs(keys[0], keys[1], domain))
 
 
-def texts(rows: int, rng: np.random.Generator) -> pa.Array:
+def texts(rows: int, rng: np.random.Generator, characters: int = _TEXT_CHARACTERS) -> pa.Array:
     """Random letters."""
-    letters = rng.integers(ord("a"), ord("z") + 1, rows * _TEXT_CHARACTERS, dtype=np.uint8)
-    offsets = np.arange(rows + 1, dtype=np.int32) * _TEXT_CHARACTERS
+    letters = rng.integers(ord("a"), ord("z") + 1, rows * characters, dtype=np.uint8)
+    offsets = np.arange(rows + 1, dtype=np.int32) * characters
     return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))

@@ -205,6 +205,13 @@ def _facts_of(point: Point, runs: Sequence[Repetition]) -> dict[str, Any]:
             "if_the_budget_held_rows_only": significant(whole_budget),
             "with_the_rows_held": significant(held),
         }
+        known["share_of_bound"] = significant(
+            statistics.median(
+                one.found[OURS].results / max(1, one.whole) / one.bounds[1]
+                for one in runs
+                if one.bounds is not None
+            )
+        )
     known["index_share_of_budget"] = {
         name: significant(known["index_bytes"][name] / runs[0].budget_bytes)
         for name in point.contenders

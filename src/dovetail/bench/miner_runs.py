@@ -83,7 +83,14 @@ def zipf(rng: Rng, rows: int, domain: int, skew: float = 1.0) -> NDArray[np.int6
     return rng.choice(domain, rows, p=weights / weights.sum())
 
 
-def chain(rng: Rng, rows: int, inputs: int, pause: float = 0.0) -> Inputs:
+def _renamed(rng: Rng, keys: NDArray[np.int64], domain: int) -> NDArray[np.int64]:
+    """As frequent as before, but other values are: R2 and R3 have frequent values of their own."""
+    return rng.permutation(domain)[keys]
+
+
+def chain(
+    rng: Rng, rows: int, inputs: int, pause: float = 0.0, *, own_ranks: bool = False
+) -> Inputs:
     """The join of Figs. 20 and 21, of two to four inputs."""
     domain = max(2, rows // FEWER)
     columns: dict[str, Columns] = {
@@ -92,12 +99,14 @@ def chain(rng: Rng, rows: int, inputs: int, pause: float = 0.0) -> Inputs:
         "r3": {"a2": zipf(rng, rows, domain), "a3": zipf(rng, rows, domain)},
         "r4": {"a3": rng.permutation(domain)},
     }
+    if own_ranks:
+        columns["r3"]["a2"] = _renamed(rng, columns["r3"]["a2"], domain)
     names = {2: ("r2", "r3"), 3: ("r1", "r2", "r3"), 4: ("r1", "r2", "r3", "r4")}[inputs]
     on = [(f"r{i}.a{i}", f"r{i + 1}.a{i}") for i in (1, 2, 3) if {f"r{i}", f"r{i + 1}"} <= {*names}]
     return _inputs(rng, {name: columns[name] for name in names}, on, pause)
 
 
-def star(rng: Rng, rows: int) -> Inputs:
+def star(rng: Rng, rows: int, *, own_ranks: bool = False) -> Inputs:
     """The join of Fig. 22: the same relations, all on one attribute."""
     domain = max(2, rows // FEWER)
     columns: dict[str, Columns] = {
@@ -106,6 +115,8 @@ def star(rng: Rng, rows: int) -> Inputs:
         "r3": {"a": zipf(rng, rows, domain)},
         "r4": {"a": rng.permutation(domain)},
     }
+    if own_ranks:
+        columns["r3"]["a"] = _renamed(rng, columns["r3"]["a"], domain)
     return _inputs(rng, columns, [(f"r{i}.a", f"r{i + 1}.a") for i in (1, 2, 3)])
 
 

@@ -57,8 +57,15 @@ class Areas:
 
     def count(self, codes: Codes, times: Times | None = None) -> list[int]:
         """How many of the codes lie in each area, each of them counted so many times."""
-        counts = np.bincount(self.areas_of(codes), times, minlength=3)
-        return [int(count) for count in counts]
+        whole = len(codes) if times is None else int(times.sum())
+        if self.lower is None or self.upper is None:
+            return [0, whole, 0]
+        outer = (codes <= self.lower, codes >= self.upper)
+        below, above = (
+            int(np.count_nonzero(inside) if times is None else times[inside].sum())
+            for inside in outer
+        )
+        return [below, whole - below - above, above]
 
     def joined(self, codes: Codes, times: Times | None = None) -> None:
         """Rows with these codes have helped to produce a result each, or so many."""

@@ -9,7 +9,7 @@ has; so a snapshot writes only batches that are new, and not those that have los
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +30,17 @@ class Chunk:
     live: Slots | None = None
     block: Block | None = None
     origin: Slots | None = None  #: where in `block` each of `rows` is; None: in the same place
+    _nbytes: int = field(default=-1, init=False)  # asking Arrow is slow
 
     def __len__(self) -> int:
         return int(self.rows.num_rows) if self.live is None else len(self.live)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the batch, with the dead."""
+        if self._nbytes < 0:
+            self._nbytes = int(self.rows.nbytes)
+        return self._nbytes
 
     @property
     def places(self) -> Slots:
@@ -57,6 +65,7 @@ class Chunk:
             if 2 * len(self.origin) < int(self.block["rows"]):
                 self.block = self.origin = None  # not worth keeping: it is written anew
         self.rows, self.live = self.rows.take(pa.array(self.live)), None
+        self._nbytes = -1
 
     def in_block(self) -> Slots:
         """Where in its block the rows alive are."""
@@ -74,7 +83,7 @@ class Payload:
     def changed(self) -> None:
         """To be called when chunks were changed from outside."""
         self._known_starts: Rows | None = None
-        self._known_bytes = -1  # asking Arrow is slow, and many live too briefly to be asked about
+        self._known_bytes = -1  # many live too briefly to be asked about
         self._lengths: Rows | bool | None = False
 
     @property
@@ -86,7 +95,7 @@ class Payload:
     @property
     def _nbytes(self) -> int:
         if self._known_bytes < 0:
-            self._known_bytes = sum(int(chunk.rows.nbytes) for chunk in self.chunks)
+            self._known_bytes = sum(chunk.nbytes for chunk in self.chunks)
         return self._known_bytes
 
     def __len__(self) -> int:
@@ -123,7 +132,7 @@ class Payload:
         while len(self.chunks) >= FAN_IN:
             tail = self.chunks[-FAN_IN:]
             sizes = [len(chunk) for chunk in tail]
-            nbytes = sum(chunk.rows.nbytes for chunk in tail)
+            nbytes = sum(chunk.nbytes for chunk in tail)
             if sizes[0] > sum(sizes[1:]) or nbytes > self._merge_bytes:
                 break
             for chunk in tail:

@@ -64,7 +64,13 @@ def test_growth_when_there_are_three_inputs_then_the_odometer_of_blocks_reads_mo
 
 @pytest.mark.parametrize(
     "draw",
-    [lambda rng: chain(rng, 60, 4), lambda rng: star(rng, 40), lambda rng: even_chain(rng, 30, 5)],
+    [
+        lambda rng: chain(rng, 60, 4),
+        lambda rng: chain(rng, 60, 3, own_ranks=True),
+        lambda rng: star(rng, 40),
+        lambda rng: star(rng, 60, own_ranks=True),
+        lambda rng: even_chain(rng, 30, 5),
+    ],
 )
 def test_inputs_when_drawn_then_the_number_of_results_is_the_oracle_s(
     draw: Callable[[Rng], Inputs],
@@ -140,3 +146,15 @@ def test_bound_when_a_join_has_run_then_it_has_found_less(algorithm: str, inputs
     share = found.results / drawn.whole
     assert 0 < share < share_online(drawn, drawn.budget(0.1) // TUPLE_BYTES)
     assert found.rows_in_memory * TUPLE_BYTES < drawn.budget(0.1)
+
+
+def test_readings_when_frequent_values_differ_then_more_could_be_found_with_little_memory() -> None:
+    """A row of a value that is rare on its own side may meet many: few rows make most results."""
+    found = result("miner-inputs", "readings", 200)
+    assert found.ok, found.failures
+    assert not found.ratios, "no join is run"
+    readings = found.facts["readings"]
+    for inputs in ("2 inputs", "4 inputs", "4 inputs, one value a row"):
+        same, own = readings[inputs], readings[f"{inputs}, own frequent values"]
+        assert 0 < same["5%"] < own["5%"] < own["20%"] < 1
+        assert same["5%"] < same["20%"] < 1

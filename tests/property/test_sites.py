@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dovetail.sites import rows
 from dovetail.sites.costs import Prices
-from dovetail.sites.messages import Message
+from dovetail.sites.messages import Kind, Message
 from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
 from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.replanning import Planner
@@ -37,6 +37,9 @@ def rows_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 Delays = Literal["none", "one for each link", "any", "longest"]
+GRAPHS = ("chain", "star", "cycle", "full")
+WINDOWS = ("time", "count", "mixed")
+DELAYS = ("none", "one for each link", "any", "longest")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Case:
     compact: bool = True
     slow: bool = False  #: some messages take up to four times delta
     change_every: int = 0  #: intervals; 0: one plan for all
+    late_intervals: float = 0.0  #: by how much rows come after their time, at most
 
     @property
     def names(self) -> list[str]:
@@ -70,8 +74,8 @@ class Case:
     def query(self, rng: np.random.Generator) -> Query:
         streams = tuple(Stream(n, self._schema(), self._window(rng)) for n in self.names)
         on = topology(self.graph, self.names, self.columns)
-        delta = int(self.delta_intervals * self.tau)
-        return Query(streams, tuple(on), self.tau, delta, compact=self.compact)
+        delta, late = (int(n * self.tau) for n in (self.delta_intervals, self.late_intervals))
+        return Query(streams, tuple(on), self.tau, delta, late, compact=self.compact)
 
     def _schema(self) -> pa.Schema:
         fields = {"a": pa.int64(), "b": pa.string(), "c": pa.float64()}
@@ -98,6 +102,13 @@ class Case:
             arrays.append(pa.array(typed, self._schema().field(name).type, mask=mask))
         arrays.append(pa.array(np.arange(count), pa.int32()))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema())
+
+    def arrivals(self, query: Query, rng: np.random.Generator, rows: pa.RecordBatch) -> "Arriving":
+        """Rows in the order in which they come, no later than the query allows."""
+        times = np.asarray(rows.column("ts"))
+        moments = times + (rng.integers(0, query.lateness + 1, len(times)) if query.lateness else 0)
+        order = np.argsort(moments, kind="stable")
+        return Arriving(rows.take(pa.array(order)), moments[order])
 
     def plan(self, query: Query, rng: np.random.Generator) -> Plan:
         sequences = {}
@@ -131,6 +142,31 @@ class Case:
         return delay
 
 
+@dataclass(frozen=True)
+class Arriving:
+    """Rows in the order in which they come, and when."""
+
+    rows: pa.RecordBatch
+    moments: np.ndarray
+
+    def between(self, begin: int, end: int) -> pa.RecordBatch:
+        first, last = np.searchsorted(self.moments, [begin, end])
+        return self.rows.slice(first, last - first)
+
+    @property
+    def ordered(self) -> pa.RecordBatch:
+        """As the answer needs them: by time, and of equal times the first to come first."""
+        return self.rows.take(pa.array(np.argsort(self._times, kind="stable")))
+
+    @property
+    def out_of_order(self) -> int:
+        return int((np.diff(self._times) < 0).sum())
+
+    @property
+    def _times(self) -> np.ndarray:
+        return np.asarray(self.rows.column("ts"))
+
+
 class Shipped:
     """Asserts that no row goes twice over a link, and counts those that go."""
 
@@ -159,13 +195,14 @@ class Shipped:
         self.rows += sum(b.num_rows for n, b in message.parts.items() if n in ("rows", "probe"))
 
 
-def check(case: Case) -> Counter[str]:
+def check(case: Case, make: type[Simulation] = Simulation) -> Counter[str]:
     """Run a case and compare every interval with the answer; returns what happened."""
     rng = np.random.default_rng(case.seed)
     query = case.query(rng)
-    streams = {name: case.batch(rng) for name in query.names}
+    batches = {name: case.batch(rng) for name in query.names}
     plan = case.plan(query, rng)
-    simulation = Simulation(
+    streams = {name: case.arrivals(query, rng, rows) for name, rows in batches.items()}
+    simulation = make(
         plan, case.latency(query, rng), heartbeats=case.heartbeats, on_wire=case.on_wire
     )
     simulation.checked = True
@@ -173,13 +210,16 @@ def check(case: Case) -> Counter[str]:
     # a new plan may need a copy of rows that an old one has sent
     simulation.network.log = shipped.count if case.change_every else shipped
     simulation.planner = planner = Planner(plan, simulation.network, Prices())
-    simulation.offer(streams)
+    come = -1
     for interval in range(case.intervals):
+        before, come = come, query.tick_time(interval + 1)
+        simulation.offer({name: rows.between(before, come) for name, rows in streams.items()})
         simulation.step()
         if case.change_every and interval % case.change_every == 0:
             planner.change(case.plan(query, rng), simulation.network.now)
     simulation.drain()
-    answer = window_join(query, streams, case.intervals)
+    ordered = {name: rows.ordered for name, rows in streams.items()}
+    answer = window_join(query, ordered, case.intervals)
     for interval, expected in answer.items():
         found = counted(simulation.table(interval))
         assert found == expected, (
@@ -187,11 +227,16 @@ def check(case: Case) -> Counter[str]:
             f"not to be {found - expected}"
         )
     assert set(simulation.results) <= set(answer)
-    return Counter(
+    happened = Counter(
+        cases=1,
         results=sum(map(Counter.total, answer.values())),
         rows_sent=shipped.rows,
         changes=len(planner.changes),
+        out_of_order=sum(rows.out_of_order for rows in streams.values()),
     )
+    used = {step.algorithm.value for step in plan.steps()}
+    happened.update([case.graph, case.window, case.delays, *used])
+    return happened
 
 
 def cases(
@@ -202,13 +247,13 @@ def cases(
         Case,
         seed=st.integers(0, 2**32 - 1),
         streams=st.sampled_from(streams),
-        graph=st.sampled_from(["chain", "star", "cycle", "full"]),
+        graph=st.sampled_from(GRAPHS),
         columns=st.sampled_from([("a",), ("b",), ("c",), ("a", "b")]),
         algorithms=chosen,
-        window=st.sampled_from(["time", "count", "mixed"]),
+        window=st.sampled_from(WINDOWS),
         window_intervals=st.sampled_from([0.5, 1.5, 3.0]),
         delta_intervals=st.sampled_from([0.0, 0.4, 1.0, 2.5]),
-        delays=st.sampled_from(["none", "one for each link", "any", "longest"]),
+        delays=st.sampled_from(DELAYS),
         heartbeats=st.just(heartbeats),
         rows=st.sampled_from([1, 3, 5]),
         domain=st.sampled_from([2, 5, 12]),
@@ -216,6 +261,7 @@ def cases(
         intervals=st.sampled_from([4, 6]),
         on_wire=st.sampled_from([False, False, False, True]),
         compact=st.booleans(),
+        late_intervals=st.sampled_from([0.0, 0.0, 0.7, 1.5]),
     ).map(_kept_small)
 
 
@@ -245,12 +291,14 @@ def test_sites_when_delays_stay_within_delta_then_emit_what_one_place_would(
     @given(cases(tuple(Algorithm), heartbeats))
     def run(case: Case) -> None:
         happened.update(check(case))
-        happened["cases"] += 1
 
     run()
     assert happened["cases"] >= CASES // 2
     assert happened["results"] > 10_000
     assert happened["rows_sent"] > 10_000
+    assert happened["out_of_order"] > 1_000
+    for kind in (*GRAPHS, *WINDOWS, *DELAYS, *(a.value for a in Algorithm)):
+        assert happened[kind] > CASES // 20, f"hardly a case with {kind}: {happened}"
 
 
 @pytest.mark.parametrize("heartbeats", [False, True])
@@ -276,3 +324,47 @@ def test_sites_when_plans_change_and_messages_are_slow_then_emit_what_one_place_
 @pytest.mark.parametrize("case", FAILED_BEFORE)
 def test_sites_when_a_case_has_failed_before_then_is_right(case: Case) -> None:
     check(case)
+
+
+class Faulty(Simulation):
+    """Loses one message of a kind, or delivers it twice: what these tests have to notice."""
+
+    kind = Kind.UPDATE
+    times = 0  #: that the message is delivered
+    found = False
+
+    def deliver(self, message: Message) -> None:
+        header, times = message.header, 1
+        rows = any(name in ("rows", "probe") for name in message.parts)
+        if header.kind == self.kind and rows and header.interval > 1 and not self.found:
+            self.found, times = True, self.times
+        for _ in range(times):
+            super().deliver(message)
+
+
+@pytest.mark.parametrize("times", [0, 2])
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [
+        (Algorithm.SP_S, Kind.UPDATE),
+        (Algorithm.SM_S2, Kind.UPDATE),
+        (Algorithm.SP_D, Kind.PROBE),
+        (Algorithm.SM_D1, Kind.PROBE),
+        (Algorithm.SM_D2, Kind.PROBE),
+    ],
+)
+def test_check_when_a_message_is_lost_or_comes_twice_then_fails(
+    algorithm: Algorithm, kind: Kind, times: int
+) -> None:
+    fault = type("Fault", (Faulty,), {"kind": kind, "times": times})
+    case = Case(5, graph="full", algorithms=(algorithm,), rows=5, domain=3, intervals=8)
+    check(case)
+    with pytest.raises((AssertionError, KeyError)):  # a wrong result, or an answer to no question
+        check(case, fault)
+
+
+def test_check_when_messages_take_longer_than_delta_and_nobody_waits_then_fails() -> None:
+    case = Case(5, algorithms=(Algorithm.SP_S,), rows=5, domain=3, slow=True, intervals=8)
+    check(replace(case, heartbeats=True))
+    with pytest.raises(AssertionError):
+        check(case)

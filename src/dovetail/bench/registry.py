@@ -32,6 +32,7 @@ MODULES = (
     "dovetail.bench.diner.bounds",
     "dovetail.bench.miner",
     "dovetail.bench.semi",
+    "dovetail.bench.semi_spark",
 )
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1

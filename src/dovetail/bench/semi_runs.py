@@ -55,6 +55,11 @@ Found = TypeVar("Found")
 # planners, and all rows to one site
 JOINT, GREEDY, EXHAUSTIVE, ALGORITHM_10 = "joint", "greedy", "exhaustive", "algorithm-10"
 CENTRAL = "central"
+WHY_CENTRAL = (
+    "where joint brings all streams to one site it sends what `central` counts, and a little more: "
+    "which of the rows begin a sequence, with a header, and in an interval without new rows a "
+    "message about those that leave the window. With few rows a second the latter weighs most"
+)
 TAU = 100  #: milliseconds, the paper's execution interval
 _COLUMN = "a"
 _MS = 1000.0

@@ -53,6 +53,10 @@ class Bloom:
     def received(cls, part: pa.RecordBatch, keys: int) -> "Bloom":
         return cls(np.asarray(part.column(0)), keys)
 
+    @property
+    def nbytes(self) -> int:
+        return int(self._data.nbytes)
+
     def part(self) -> pa.RecordBatch:
         return column(self._data)
 

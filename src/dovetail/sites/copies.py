@@ -63,6 +63,10 @@ class Outlet:
         self.carries_rows = False
         self.entries: dict[StepKey, OwnedEntries] = {}
 
+    @property
+    def nbytes(self) -> int:
+        return int(self._sent.nbytes) + sum(entries.nbytes for entries in self.entries.values())
+
     def update(
         self, needs: LinkNeeds, draining: LinkNeeds, start: int, first: int
     ) -> tuple[Parts, Facts]:
@@ -219,6 +223,12 @@ class Copy:
         self.through: int | None = None  #: the last interval whose update has come
         self._clock = Growing()
         self._clock_first = 0
+
+    @property
+    def nbytes(self) -> int:
+        entries = sum(entries.nbytes for entries in self.entries.values())
+        blooms = sum(bloom.nbytes for bloom in self.blooms.values())
+        return self.store.nbytes + self.store.index_bytes + self._clock.nbytes + entries + blooms
 
     def update(self, message: Message) -> None:
         """Take in what `Outlet.update` made."""

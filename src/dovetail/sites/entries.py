@@ -32,6 +32,11 @@ class _Lookup:
         self.codes: Codes = np.zeros(0, dtype=np.int64)
         self._order: NDArray[np.int64] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Codes and their order; the counts and marks beside them are about as much."""
+        return 4 * int(self.codes.nbytes)
+
     def change(self, codes: Codes) -> None:
         self.codes, self._order = codes, None
 

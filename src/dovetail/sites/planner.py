@@ -5,7 +5,8 @@ which streams it has joined and where its rows are. So of the algorithms for a n
 matter, the cheapest that joins at the source and the cheapest that joins at the destination.
 
 - `algorithm_10` takes the cheapest next step, again and again. It does not see that a cheap step
-  may multiply the rows that the next one has to move.
+  may multiply the rows that the next one has to move, nor that rows which are few had better go to
+  the stream whose window is dear to copy.
 - `greedy` completes the sequence by Algorithm 10 after each of the next steps there are, and takes
   the step with the cheapest whole. Polynomial, and never dearer than Algorithm 10.
 - `exhaustive` covers every order and every algorithm. Of two beginnings that have joined the same

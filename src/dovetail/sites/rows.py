@@ -36,6 +36,10 @@ class Growing:
     def values(self) -> NDArray[Any]:
         return self._data[: self._length]
 
+    @property
+    def nbytes(self) -> int:
+        return int(self._data.nbytes)
+
     def append(self, values: NDArray[Any]) -> None:
         needed = self._length + len(values)
         if needed > len(self._data):
@@ -58,6 +62,11 @@ class KeyIndex:
     codes: Growing = field(default_factory=Growing)  #: by slot
     valid: Growing = field(default_factory=lambda: Growing(np.bool_))
     runs: list[tuple[Codes, Rows]] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        runs = sum(int(codes.nbytes + slots.nbytes) for codes, slots in self.runs)
+        return self.codes.nbytes + self.valid.nbytes + runs
 
     def add(self, rows: pa.RecordBatch, first_slot: int) -> None:
         codes, valid = self.key.codec.encode([rows.column(name) for name in self.key.stored])
@@ -130,6 +139,12 @@ class RowStore:
     @property
     def nbytes(self) -> int:
         return sum(int(chunk.nbytes) for chunk in self._chunks)
+
+    @property
+    def index_bytes(self) -> int:
+        """What is kept beside the rows, to find them."""
+        indexes = sum(index.nbytes for index in self._indexes.values())
+        return self._numbers.nbytes + self._times.nbytes + indexes
 
     def append(self, numbers: Numbers, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:

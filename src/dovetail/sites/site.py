@@ -137,8 +137,15 @@ class Site:
 
     @property
     def nbytes(self) -> int:
-        """The rows that are kept here, of the window and of copies of others."""
-        return self.window.nbytes + sum(copy.store.nbytes for copy in self._copies.values())
+        """What is kept here: window and copies, with what finds their rows, and what waits."""
+        tasks = [*self._parked.values(), *(task for _, task, _ in self._waiting)]
+        return (
+            self.window.nbytes + self.window.index_bytes
+            + sum(copy.nbytes for copy in self._copies.values())
+            + sum(outlet.nbytes for outlet in self._outlets.values())
+            + sum(int(rows.nbytes) for rows in (*(t.rows for t in tasks), *self._backlog))
+            + sum(message.nbytes for message in self._early)
+        )  # fmt: skip
 
     @property
     def settled(self) -> int:

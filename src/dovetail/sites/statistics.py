@@ -4,8 +4,8 @@ Of each join column a site sends a sample of its window's keys with their number
 with the lowest hashes. All sites use the same hash, so samples of two columns hold the same keys
 wherever both columns have them; from those that both could have sampled follow the number of
 distinct keys, how many are shared, the share of rows whose key is, and that of pairs of rows that
-match. Of a few keys that
-are far more frequent than all others, a sample may miss some; the share of pairs is then too low.
+match. Of a few keys that are far more frequent than all others, a sample may miss some; the share
+of pairs is then too low.
 """
 
 from collections.abc import Mapping

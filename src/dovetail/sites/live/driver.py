@@ -5,9 +5,14 @@ time is over, then messages, then whatever waits for the time; the order that th
 Everything goes into the journal, which is synced once a round; only then is anything released that
 follows from it: messages to other hosts, results, and acknowledgements.
 
-Back-pressure. No interval is begun while an outbox is full, or while a stream is too far ahead of
-what all sites are done with; then rows wait, and whoever sends more of them. Messages are always
-taken in, so that two hosts never wait for each other.
+Back-pressure. No interval is begun while an outbox is full, while too many results wait to be
+read, or while a stream is too far ahead of what all sites are done with; then rows wait, and
+whoever sends more of them. Messages are always taken in, so that two hosts never wait for each
+other.
+
+Memory. Rows that wait and outboxes are bounded by that; what has come and waits its turn, by the
+one call that each host has under way. Windows are as large as the query makes them: a host whose
+windows and copies outgrow `state_bytes` stops with an error, before memory is used up.
 """
 
 import logging
@@ -40,6 +45,10 @@ from dovetail.sites.messages import Message, decode
 _log = logging.getLogger(__name__)
 _LONGEST_WAIT = 0.5  # seconds
 _TICKS_IN_A_ROUND = 8  # messages are not to wait while many intervals end at once
+_ADVICE = {
+    "rows": "if nothing changes, say how far the rows of all streams are complete (until)",
+    "wall": "rows must not be of a time that is still far away",
+}
 
 
 @dataclass
@@ -140,12 +149,8 @@ class Driver:
             if body and not self._wake.wait_for(self._has_room, timeout):
                 raise SiteUnavailableError(
                     f"site {self.host!r} is behind: {self._held_bytes + self._queued_bytes:,} "
-                    f"bytes of rows wait there for their interval to end. Try again later"
-                    + (
-                        "; declare how far the rows are complete (until)"
-                        if self.deployment.clock == "rows"
-                        else ""
-                    )
+                    "bytes of rows wait there for their interval to end. Try again later; "
+                    + (self._hindrance() or _ADVICE[self.deployment.clock])
                 )
         happened = self._submit(Job(What.INPUT, facts, body, rows, Future()), deadline)
         return not happened, self._machine.feeds[stream].arrivals.late
@@ -307,8 +312,28 @@ class Driver:
         self._last_now = max(self._last_now, now)  # a clock that was set back stands still
         return self._last_now
 
+    def _hindrance(self) -> str | None:
+        """Why no interval may be begun now."""
+        for peer, box in self.outboxes.items():
+            if box.nbytes > self.limits.outbox_bytes:
+                return f"{box.nbytes:,} bytes to {peer!r} are not acknowledged (outbox_bytes)"
+        if self.results.nbytes > self.limits.result_bytes:
+            return (
+                f"{self.results.nbytes:,} bytes of results wait to be read and trimmed, more than "
+                f"{self.limits.result_bytes:,} (result_bytes)"
+            )
+        return None
+
     def _halted(self) -> bool:
-        return any(box.nbytes > self.limits.outbox_bytes for box in self.outboxes.values())
+        return self._hindrance() is not None
+
+    def _check_state(self) -> None:
+        if (held := self._machine.nbytes) > self.limits.state_bytes:
+            raise SiteRefusedError(
+                f"windows and copies of others' windows take {held:,} bytes, more than the "
+                f"{self.limits.state_bytes:,} of the limit (state_bytes). Raise it and start the "
+                "site again: it goes on where it was. Or stop the query and make windows shorter"
+            )
 
     def _round(self, jobs: list[Job]) -> None:
         with self._lock:
@@ -326,6 +351,7 @@ class Driver:
                 self._happen(Event(What.ADVANCE, now))
             self._journal.sync()
             self._release(self._machine)
+            self._check_state()
             more = more or self._machine.next_tick(now, self._halted()) is not None
             held = self._machine.waiting_bytes()
         with self._wake:

@@ -13,9 +13,11 @@ class Limits:
     put_bytes: int = 32 << 20  #: of one call with rows
     outbox_bytes: int = 64 << 20  #: not acknowledged, before no interval is begun
     input_bytes: int = 64 << 20  #: rows that wait for their interval to end
+    state_bytes: int = 2 << 30  #: of a query: windows, copies of others, rows on their way
+    result_bytes: int = 16 << 30  #: of a query, on disk: not given up, before no interval is begun
     snapshot_bytes: int = 64 << 20  #: of events, before a snapshot takes their place
     durable: bool = True
 
     def __post_init__(self) -> None:
-        if min(self.message_bytes, self.put_bytes, self.outbox_bytes, self.input_bytes) < 1:
+        if min(value for name, value in vars(self).items() if name.endswith("_bytes")) < 1:
             raise ArgumentError(f"limits of a site must be 1 byte or more: {self}")

@@ -1,8 +1,8 @@
 """Sends an outbox to another host, again and again until it is acknowledged.
 
-One call carries as many messages as there are, up to what travels in about a second, and is answered
-when they are safe at the other end. After a failure all that is not acknowledged is sent again, from
-a call without messages on, which only asks what the other end has.
+One call carries as many messages as there are, up to what travels in about a second, and is
+answered when they are safe at the other end. After a failure all that is not acknowledged is sent
+again, from a call without messages on, which only asks what the other end has.
 """
 
 import logging

@@ -19,8 +19,8 @@ from dovetail.sites.arrivals import Arrivals
 from dovetail.sites.costs import LinkPrice, Prices
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.events import Event, What
-from dovetail.sites.messages import PLANNER, Header, Message, decode, encode
-from dovetail.sites.planner import greedy
+from dovetail.sites.messages import PLANNER, Message, decode, encode
+from dovetail.sites.planner import joint
 from dovetail.sites.replanning import Planner
 from dovetail.sites.site import Site
 from dovetail.sites.virtual import Usage
@@ -87,7 +87,7 @@ class Machine:
             ends: LinkPrice(deployment.units(s.latency), s.bandwidth / deployment.units(1.0))
             for ends, s in deployment.shapes.items()
         }
-        choose = partial(greedy, algorithms=deployment.algorithms)
+        choose = partial(joint, algorithms=deployment.algorithms)
         return Planner(deployment.plan, self, Prices(LinkPrice(1.0), links), choose=choose)
 
     # --- what happens ---------------------------------------------------------------------------
@@ -210,6 +210,11 @@ class Machine:
         query = self.deployment.query
         return max(query.tick_time(feed.next_interval - 1) for feed in self.feeds.values())
 
+    @property
+    def nbytes(self) -> int:
+        """What the sites here keep: rows, what finds them, and what is on its way."""
+        return sum(site.nbytes for site in self.sites.values())
+
     def waiting_bytes(self) -> int:
         """Rows that wait for their interval to end."""
         return sum(feed.arrivals.nbytes for feed in self.feeds.values())
@@ -224,19 +229,31 @@ class Machine:
             raise ArgumentError(
                 f"a message of {peer!r} to {self.host!r} is between streams elsewhere: {header}"
             )
-        self._check_parts(header, message)
+        if not (0 <= header.head < count and 0 <= header.step < max(1, count - 1)):
+            raise ArgumentError(f"a message of a step that no plan has: {header}")
+        if "rows" in message.parts:
+            self._check_columns(message.parts["rows"].schema, {header.sender})
+        if "probe" in message.parts:
+            found = message.parts["probe"].schema
+            names = self.deployment.query.names
+            parts = {name.partition(".")[0] for name in found.names}
+            joined = {rank for rank, name in enumerate(names) if name in parts}
+            if header.head not in joined or len(joined) != header.step + 1:
+                raise ArgumentError(
+                    f"a message with rows of {', '.join(sorted(parts))} for step {header.step} of "
+                    f"{names[header.head]!r}"
+                )
+            self._check_columns(found, joined)
 
-    def _check_parts(self, header: Header, message: Message) -> None:
-        """Rows must have the columns that the sender's stream has."""
-        if header.sender == PLANNER or "rows" not in message.parts:
-            return
-        stream = self.deployment.query.streams[header.sender]
-        wanted = stream.qualified
-        found = message.parts["rows"].schema
-        if not found.equals(wanted):
+    def _check_columns(self, found: pa.Schema, ranks: set[int]) -> None:
+        """Rows must have the columns of these streams, in whichever order the streams are."""
+        streams = [self.deployment.query.streams[rank] for rank in ranks if rank != PLANNER]
+        wanted = pa.schema([field for stream in streams for field in stream.qualified])
+        fields = ({(field.name, field.type) for field in schema} for schema in (wanted, found))
+        if len(found) != len(wanted) or next(fields) != next(fields):
             raise ArgumentError(
                 f"a message with rows of {found.names} ({found.types}), but stream "
-                f"{stream.name!r} has {wanted.names} ({wanted.types})"
+                f"{' and '.join(repr(s.name) for s in streams)} has {wanted.names} ({wanted.types})"
             )
 
     def facts(self) -> dict[str, Any]:

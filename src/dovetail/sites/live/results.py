@@ -49,6 +49,11 @@ class Segment:
         """The number after the last."""
         return self.first + len(self.offsets)
 
+    def left(self, trimmed: int) -> int:
+        """The bytes of those after a number."""
+        at = max(0, trimmed + 1 - self.first)
+        return self.nbytes - self.offsets[at] if at < len(self.offsets) else 0
+
     def add(self, offset: int, checksum: int, end: int) -> None:
         self.offsets.append(offset)
         self.checksums.append(checksum)
@@ -66,13 +71,12 @@ class ResultLog:
         self._closed = False
         self._trim_file = directory / "trimmed"
         self.trimmed = 0  #: results up to this number are gone
-        self.nbytes = 0  #: of all files
+        self.nbytes = 0  #: of all that can be read
         if self._trim_file.exists():
             self.trimmed = int(json.loads(read_whole(self._trim_file)))
         self.last = self.trimmed
         for path in sorted(directory.glob("results-*.log")):
             self._segments.append(_found(path))
-            self.nbytes += self._segments[-1].nbytes
             self.last = max(self.last, self._segments[-1].end - 1)
         if self._segments:
             self._file = RecordFile(self._segments[-1].path)
@@ -96,7 +100,7 @@ class ResultLog:
         offset = file.append(*pieces)
         with self._changed:
             self._segments[-1].add(offset, checksum, file.nbytes)
-            self.nbytes += file.nbytes - offset
+            self._count()
             self.last = number
             self._changed.notify_all()
 
@@ -202,9 +206,12 @@ class ResultLog:
                 if self._file is not None and self._segments[0].path == self._file.path:
                     break
                 gone.append(self._segments.popleft())
-                self.nbytes -= gone[-1].nbytes
+            self._count()
         for segment in gone:
             segment.path.unlink(missing_ok=True)
+
+    def _count(self) -> None:
+        self.nbytes = sum(segment.left(self.trimmed) for segment in self._segments)
 
 
 def _found(path: Path) -> Segment:

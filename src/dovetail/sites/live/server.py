@@ -181,7 +181,9 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
     def _trim(self, facts: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(facts.get("through"), int):
             raise SiteRefusedError("trim takes the number of the last result not needed (through)")
-        self._results(facts).trim(facts["through"])
+        driver = self.host.part(facts["query"]).driver
+        driver.results.trim(facts["through"])
+        driver.wake()  # it may have waited for that
         return {}
 
     def _shape(self, facts: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dovetail.sites import Algorithm, Plan, Query, Step
+from dovetail.errors import ArgumentError
+from dovetail.sites import Algorithm, Header, Kind, Message, Plan, Query, Step
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.events import Event, What
@@ -98,6 +100,31 @@ def test_machine_when_ahead_or_halted_then_begins_no_interval(pair: tuple[Query,
     while (found := machine.next_tick(0, halted=False)) is not None:
         machine.apply(Event(What.TICK, found[1], {"stream": found[0]}))
     assert machine.sites["A"].ticked == 3
+
+
+def test_machine_when_a_message_does_not_fit_the_query_then_refuses_it(
+    pair: tuple[Query, Streams],
+) -> None:
+    query, streams = pair
+    machine = Machine(deployed(query, Algorithm.SP_D), "B")
+    rows = streams["A"].slice(0, 2)
+    a, b = (s.qualified for s in query.streams)
+    qualified = pa.RecordBatch.from_arrays(rows.columns, schema=a)
+    right = Header(Kind.PROBE, 0, 1, head=0, step=0, interval=1)
+    machine.check_message("A", Message(right, {"probe": qualified}))
+    narrow = qualified.select(a.names[:2])
+    both = pa.RecordBatch.from_arrays([*rows.columns, *rows.columns], schema=pa.schema([*a, *b]))
+    for header, probe, said in (
+        (right, narrow, "but stream 'A' has"),
+        (right, pa.RecordBatch.from_arrays(rows.columns, schema=b), "for step 0 of 'A'"),
+        (right, both, "for step 0 of 'A'"),
+        (replace(right, head=7), qualified, "a step that no plan has"),
+        (replace(right, step=1), qualified, "a step that no plan has"),
+        (replace(right, sender=1), qualified, "between streams elsewhere"),
+        (replace(right, receiver=5), qualified, "streams that are not there"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            machine.check_message("A", Message(header, {"probe": probe}))
 
 
 def test_driver_when_links_show_another_delay_then_delta_follows(

@@ -10,7 +10,14 @@ from dovetail.errors import SiteRefusedError, StateCorruptError, StateMismatchEr
 from dovetail.sites.live import results as results_module
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.journal import Journal
-from dovetail.sites.live.records import HEAD_BYTES, RecordFile, read_record, scan, write_whole
+from dovetail.sites.live.records import (
+    HEAD_BYTES,
+    RecordFile,
+    read_record,
+    read_whole,
+    scan,
+    write_whole,
+)
 from dovetail.sites.live.results import ResultLog
 
 BODIES = [b"first", b"", b"x" * 1000]
@@ -63,7 +70,21 @@ def test_write_whole_when_repeated_then_holds_the_last(tmp_path: Path) -> None:
     for body in BODIES:
         write_whole(tmp_path / "one", body)
     assert [body for _, body in scan(tmp_path / "one")] == [BODIES[-1]]
+    assert read_whole(tmp_path / "one") == BODIES[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("at", [2, HEAD_BYTES + 3, -1])
+def test_whole_file_when_damaged_then_it_is_said_and_it_stays(at: int, tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    write_whole(path, BODIES[-1])
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    for damaged in (bytes(data), bytes(data[:-1]), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(StateCorruptError, match="damaged"):
+            read_whole(path)
+        assert path.read_bytes() == damaged
 
 
 def opened(directory: Path, digest: str = "d", snapshot_bytes: int = 1 << 20) -> Journal:
@@ -106,6 +127,10 @@ def test_journal_when_it_is_of_another_query_then_is_refused(tmp_path: Path) -> 
     journal.close()
     with pytest.raises(StateMismatchError, match="another digest"):
         opened(tmp_path, "e").load()
+    (snapshot,) = tmp_path.glob("snapshot-*")
+    snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"!")
+    with pytest.raises(StateCorruptError, match="damaged"):
+        opened(tmp_path).load()
 
 
 def batch(*values: int) -> pa.RecordBatch:

@@ -2,32 +2,29 @@
 
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
-from dovetail.errors import SiteAccessError, SiteError, SiteRefusedError, SiteUnavailableError
+from dovetail.errors import SiteError, SiteRefusedError, SiteUnavailableError
 from dovetail.sites import PAPER
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Shape
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.faults import asking
+from dovetail.sites.live.host import Host
 from dovetail.sites.live.limits import Limits
-from dovetail.sites.live.local import LocalSites
 from dovetail.sites.live.machine import Machine
-from dovetail.sites.live.wire import ENVELOPE, MESSAGES, envelopes, put
+from dovetail.sites.live.server import SiteServer
+from dovetail.sites.live.wire import MESSAGES, envelopes, put
 from dovetail.testing.sites import counted
 
+LAST = {"first": 1, "last": 1}  # what a host says of its messages
 SEED = 1  # a query of three streams at two hosts
 
 
@@ -247,7 +244,7 @@ def test_messages_when_the_schema_is_another_then_are_refused(fleet, run) -> Non
             (envelopes(swapped), "but stream 'S0' has"),
         ):
             with pytest.raises(SiteRefusedError, match=said), asking("it"):
-                put(client, fleet.access, path, [batch], {"first": 1, "last": 1}, 20)
+                put(client, fleet.access, path, [batch], LAST, 20)
     assert running.clients[there].status(running.name).error is None
 
 
@@ -289,6 +286,29 @@ def test_message_when_it_is_oversized_then_stops_until_the_limit_is_raised(
     again.stop()
 
 
+def test_message_when_it_is_larger_than_the_other_end_takes_then_is_refused(
+    tmp_path, fleet, run
+) -> None:
+    running = run(fleet, 6, (PAPER[0],), rows=30)
+    here, there = running.deployment.hosts[:2]
+    messages = messages_of(Machine(running.deployment, here), running)
+    large = [(1, body) for _, body in messages if len(body) > 400][:1]
+    assert large
+    host = Host(there, tmp_path, fleet.access, Limits(message_bytes=400, durable=False))
+    with SiteServer(host, "grpc://127.0.0.1:0", fleet.access) as server:
+        host.start(running.deployment)
+        path = (MESSAGES, running.name, running.deployment.digest, here)
+        with fleet.access.connect(f"grpc://127.0.0.1:{server.port}") as client:
+            for messages in (large, [(1, bytes(1000))]):
+                said = pytest.raises(SiteRefusedError, match=r"takes at most 400|in one call")
+                with said, asking("it"):
+                    put(client, fleet.access, path, [envelopes(messages)], LAST, 20)
+        status = host.part(running.name).status()
+        assert status["error"] is None
+        assert status["links"][here]["repeated"] == 0
+        host.close()
+
+
 def test_inputs_when_an_outbox_is_full_then_wait(tmp_path, fleet, run) -> None:
     running = run(fleet, 6, (PAPER[0],), rows=30)
     deployment = running.deployment
@@ -318,87 +338,3 @@ def test_inputs_when_an_outbox_is_full_then_wait(tmp_path, fleet, run) -> None:
     assert put_one(9, batches[0].slice(0, 0), 20) == (False, 0)
     assert put_one(10, batches[0], 20)[0] is False
     driver.stop()
-
-
-# --- nobody without the token ------------------------------------------------------------------
-
-
-def calls(client: Any, options: Any) -> dict[str, Callable[[], Any]]:
-    """Every kind of call that Flight has."""
-    path = flight.FlightDescriptor.for_path("input", "q", "S0")
-
-    def do_put() -> None:
-        writer, _ = client.do_put(path, ENVELOPE, options)
-        writer.close()
-
-    def exchange() -> None:
-        writer, reader = client.do_exchange(path, options)
-        writer.done_writing()
-        reader.read_all()
-
-    actions = ("start", "stop", "queries", "describe", "status", "advance", "trim", "shape")
-    return {
-        **{name: lambda n=name: list(client.do_action((n, b"{}"), options)) for name in actions},
-        "put": do_put,
-        "get": lambda: client.do_get(flight.Ticket(b"{}"), options).read_all(),
-        "exchange": exchange,
-        "list": lambda: list(client.list_flights(options=options)),
-        "list actions": lambda: client.list_actions(options),
-        "info": lambda: client.get_flight_info(path, options),
-    }
-
-
-@pytest.mark.parametrize("header", [None, "Bearer", "Bearer WRONG", "Basic TOKEN", "Bearer TOKENx"])
-def test_call_when_the_token_is_missing_or_wrong_then_is_refused(header, fleet) -> None:
-    headers = []
-    if header:
-        token = fleet.access.token
-        text = header.replace("TOKEN", token).replace("WRONG", "w" * len(token))
-        headers = [(b"authorization", text.encode())]
-    options = flight.FlightCallOptions(timeout=10, headers=headers)
-    with flight.FlightClient(fleet.address("h0")) as client:
-        for name, call in calls(client, options).items():
-            with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
-                pytest.fail(f"{name}: {call()}")
-
-
-def test_client_when_its_token_is_wrong_then_says_so_without_telling_it(fleet) -> None:
-    wrong = Access("not the right token")
-    said = pytest.raises(SiteAccessError, match="the token is missing or wrong")
-    with SiteClient(fleet.address("h0"), wrong) as client, said as caught:
-        client.queries()
-    assert wrong.token not in f"{caught.value!r} {wrong!r} {client!r}"
-    logs = [path.read_text() for path in fleet.directory.glob("*.log")]
-    assert not any(fleet.access.token in log or wrong.token in log for log in logs)
-
-
-def make_certificate(folder: Path) -> None:
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout",
-         "site.key", "-out", "site.pem"],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-
-
-def test_sites_when_they_use_tls_then_emit_what_one_place_would(tmp_path, run) -> None:
-    make_certificate(tmp_path)
-    sites = LocalSites(tmp_path, ("h0", "h1"), {"durable": False})
-    tls = '[tls]\ncertificate = "site.pem"\nkey = "site.key"\nca = "site.pem"'
-    try:
-        for host in sites.hosts:
-            sites.start(host, listen="grpc+tls://localhost:0", extra=tls)
-        plain = sites.access
-        sites.access = Access(plain.token, (tmp_path / "site.pem").read_bytes())
-        running = run(sites, SEED, intervals=4)
-        running.feed(1, 4)
-        running.drain()
-        assert running.check() > 0
-        address = sites.address("h0")
-        with SiteClient(address, plain) as client, pytest.raises(SiteAccessError, match="TLS"):
-            client.queries()
-        without = address.replace("grpc+tls", "grpc")
-        with SiteClient(without, plain) as client, pytest.raises(SiteError):
-            client.queries()
-    finally:
-        sites.stop()

@@ -41,6 +41,7 @@ WHY_MORE = (
     "them, and every message has a header. Where one row in hundreds matches, that is nearly all"
 )
 WHY_LESS = (
+    "the bound has a key with every row, and simple joins, where all rows match, send none. Also, "
     "a row of S2 may be sent before the intervals that count and be met in them; the bound looks "
     "at rows one window earlier, which is the same in the mean but not in every run"
 )

@@ -61,12 +61,11 @@ _SELECTIVITIES = (0.02, 0.04, 0.06, 0.08, 0.1)
 _RATES = (10, 50, 100, 150, 200)
 _WINDOWS = (400, 800, 1200, 1600, 2000)
 
-
 WHY_LOOK_AHEAD = (
     "the cheapest next step may leave the rows at the wrong place, or leave too many. While they "
     "are few they can be taken to the stream whose window is dear to copy; Algorithm 10 copies "
-    "that window in the end. By equation 1 this is more than half of what it loses in each graph, and "
-    "joining early with a stream that multiplies the rows is most of the rest"
+    "that window in the end. By equation 1 this is more than half of what it loses in each graph, "
+    "and joining early with a stream that multiplies the rows is most of the rest"
 )
 WHY_BELOW_1 = (
     "the exhaustive plan is the cheapest by equation 1, which charges each step for a copy of its "
@@ -75,11 +74,11 @@ WHY_BELOW_1 = (
 )
 WHY_JOINT = (
     "equation 1 cannot tell that a copy is there already. Planners that go by it spread the joins "
-    "over the sites; counted once, it mostly pays to let the streams meet at one or two of them"
+    "over the sites; with copies counted once, the cheapest plan lets all streams meet at one"
 )
 WHY_FEW_LEFT_OUT = (
-    "with these parameters a window has several rows of nearly every key, so semijoins leave few "
-    "rows out, and joint mostly brings the streams to one site"
+    "with the parameters of Table 2 most windows have rows of nearly every key, so that semijoins "
+    "leave few rows out, and nearly all steps of joint are simple joins"
 )
 
 
@@ -269,7 +268,14 @@ def _charts(found: Mapping[str, list[Asked]]) -> list[dict[str, Any]]:
     dashed = [name for name in frequencies if name.startswith(ALGORITHM_10)]
     return [
         chart("Fig. 8", "T_G / T_E, to a tenth", "queries", frequencies, dashed=dashed),
-        chart("Every plan", "predicted, s a second", "measured, s a second", points, points=True),
+        chart(
+            "Every plan",
+            "predicted, s a second",
+            "measured, s a second",
+            points,
+            points=True,
+            log=True,
+        ),
     ]
 
 

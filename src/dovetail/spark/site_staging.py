@@ -130,7 +130,8 @@ class StagedBatches:
         folder = self._folder(number)
         try:
             folder.mkdir(parents=True)
-            pieces = self._write(frame, folder)
+            # the oldest first: so intervals can end, and make room, while later puts still come
+            pieces = sorted(self._write(frame, folder), key=lambda piece: piece.oldest)
             sync_directory(folder)
             sync_directory(self._directory)
         except OSError as error:

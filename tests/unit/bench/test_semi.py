@@ -61,6 +61,7 @@ def test_oneway_when_tiny_then_semijoins_pay_where_few_rows_match(assert_sound: 
     steps = found.facts["one step against two"]
     assert steps["SM-S2 over SM-S1"]["points at which two steps are cheaper, measured"] == 5
     assert steps["SM-D2 over SM-D1"]["points at which two steps are cheaper, measured"] == 0
+    assert {told["which is right"] for told in steps.values()} == {"its explanation"}
     kilobytes = found.facts["KB sent in a second of arrivals"]["selectivity=0.02"]
     assert kilobytes["SM-S2"] < 0.3 * kilobytes["SP-S"]
 

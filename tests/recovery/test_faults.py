@@ -33,9 +33,10 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
         POINTS,
         {**JOIN, "algorithm": ",".join(OTHERS), "memory": "70KB", "partitions": "1"},
     ),
+    # dear, and `test_protocol` has it at every point
     "task of join_all is tried again": (
         "local[2,4]",
-        POINTS,
+        LASTING,
         {**JOIN, "algorithm": "miner", "memory": "220KB"},
     ),
     "task of enrich is tried again": ("local[2,4]", POINTS, ENRICH),

@@ -1,8 +1,8 @@
 """Line charts that a result may bring along, drawn above its ratios.
 
 `facts["charts"]` is a list of `{"title", "x", "y", "lines": {name: [[x, ...], [y, ...]]}}`. A chart
-may have `ticks` (`{label: x}`, for an axis that has names), `dashed` (lines of reference) and
-`points` (marks without lines between them).
+may have `ticks` (`{label: x}`, for an axis that has names), `dashed` (lines of reference), `points`
+(marks without lines between them) and `log` (both axes are logarithmic).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,11 @@ def draw_chart(axes: "Axes", chart: Mapping[str, Any]) -> None:
     if ticks:
         upright = 90 if len(ticks) > _MANY_TICKS else 0
         axes.set_xticks(list(ticks.values()), labels=list(ticks), rotation=upright, fontsize=8)
-    axes.set_ylim(bottom=0)
+    if chart.get("log"):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
     axes.set_xlabel(chart["x"])
     axes.set_ylabel(chart["y"])
     axes.set_title(chart["title"], loc="left", fontsize=10)

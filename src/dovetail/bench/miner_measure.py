@@ -1,6 +1,6 @@
 """Runs the points of the MINER figures, all contenders of a repetition on the same inputs.
 
-Nothing is timed, so repetitions run beside each other, one a core.
+No wall time counts, so repetitions run beside each other, one a core.
 """
 
 import multiprocessing
@@ -46,6 +46,7 @@ class Repetition:
     """What was found in one drawing of a point's inputs."""
 
     number: int
+    rows: int  #: of all inputs
     whole: int
     budget_bytes: int
     most_waiting: int
@@ -103,7 +104,7 @@ def repeat(point: Point, number: int, seed: list[int], rows: int) -> Repetition:
     inputs = point.draw(np.random.default_rng(seed), rows)
     budget_bytes = inputs.budget(point.share)
     setting = Setting(budget_bytes, point.costs, point.complete)
-    one = Repetition(number, inputs.whole, budget_bytes, setting.most_waiting(inputs))
+    one = Repetition(number, inputs.rows, inputs.whole, budget_bytes, setting.most_waiting(inputs))
     for name in point.contenders:
         try:
             variants = [_checked(name, inputs, setting, count) for count in _buckets(name, inputs)]
@@ -170,6 +171,7 @@ _VALUES: dict[str, Value] = {
     "bytes_beside_rows": lambda one: one.bytes_beside_rows,
     "flushed_rows": lambda one: one.flushed_rows,
     "blocks_read": lambda one: one.blocks_read,
+    "cpu_seconds": lambda one: one.cpu_seconds,
     "largest_input_buffer": lambda one: max(one.buffers, default=0),
     "mean_input_buffer": lambda one: statistics.fmean(one.buffers or [0]),
 }
@@ -187,7 +189,9 @@ def facts(measured: Measured, config: Config) -> dict[str, Any]:
 
 def _facts_of(point: Point, runs: Sequence[Repetition]) -> dict[str, Any]:
     whole = statistics.median(one.whole for one in runs)
-    known: dict[str, Any] = {"whole_join": whole, "budget_bytes": runs[0].budget_bytes}
+    rows = statistics.median(one.rows for one in runs)
+    known: dict[str, Any] = {"rows_in": rows, "whole_join": whole}
+    known["budget_bytes"] = runs[0].budget_bytes
     for title, value in _VALUES.items():
         known[title] = {name: _median(runs, name, value) for name in point.contenders}
     shares = {
@@ -212,6 +216,11 @@ def _facts_of(point: Point, runs: Sequence[Repetition]) -> dict[str, Any]:
                 if one.bounds is not None
             )
         )
+    known["cpu_us_per_row"] = {
+        name: significant(1e6 * seconds / rows)
+        for name, seconds in known["cpu_seconds"].items()
+        if seconds is not None
+    }
     known["index_share_of_budget"] = {
         name: significant(known["index_bytes"][name] / runs[0].budget_bytes)
         for name in point.contenders

@@ -35,6 +35,7 @@ from dovetail.sites.live.local import LocalSites
 RATE = 5_000  #: rows a second of each stream
 SECOND = 1_000_000
 WINDOW = 10 * SECOND
+START = 1_769_860_800  #: seconds: not 0, which Spark would take for late
 KEYS = 100_000  #: as many as rows in two windows: a row whose key both have meets one, on average
 FILES = 5
 TEXT = 240  #: characters: rows are wide, as those of logs are
@@ -57,7 +58,7 @@ class Case:
     def tables(self) -> dict[str, pa.Table]:
         """In the order of their times, which are evenly apart."""
         rng = np.random.default_rng(self.seed)
-        times = np.arange(self.rows, dtype=np.int64) * SECOND // RATE
+        times = START * SECOND + np.arange(self.rows, dtype=np.int64) * SECOND // RATE
         found = {}
         for side, first_key in zip(SIDE_NAMES, (0, round(KEYS * (1 - self.shared))), strict=True):
             columns = [
@@ -73,7 +74,10 @@ class Case:
     def met(self) -> dict[str, NDArray[np.int64]]:
         """For each row of a stream, how many of the other it meets."""
         columns = {
-            side: (np.asarray(table["ts"].cast(pa.int64())), np.asarray(table["key"]))
+            side: (
+                np.asarray(table["ts"].cast(pa.int64())) - START * SECOND,
+                np.asarray(table["key"]),
+            )
             for side, table in self.tables.items()
         }
         left, right = columns.values()
@@ -143,7 +147,9 @@ class Served:
     @classmethod
     def start(cls, sites: LocalSites, plan: Plan, name: str) -> "Served":
         addresses = sites.addresses()
-        deployment = Deployment(name, plan, addresses, clock="rows", unit="us")
+        deployment = Deployment(
+            name, plan, addresses, clock="rows", unit="us", first_interval=START + 1
+        )
         clients = {side: SiteClient(addresses[side], sites.access) for side in SIDE_NAMES}
         for client in clients.values():
             client.start(deployment)
@@ -159,7 +165,7 @@ class Served:
                 for batch, at in enumerate(range(0, case.rows, step)):
                     self.clients[side].put(
                         self.deployment.name, side, table.slice(at, step), producer="bench",
-                        batch=batch, until=self.deployment.query.boundary(batch + 1),
+                        batch=batch, until=self.deployment.query.boundary(START + batch + 1),
                         timeout=_WAIT_SECONDS,
                     )  # fmt: skip
             except Exception as error:  # noqa: BLE001  raised again where the thread is awaited
@@ -175,7 +181,7 @@ class Served:
 
     def finish(self, case: Case) -> None:
         """No row will follow: until all results are out."""
-        last = beyond = -(-case.rows // RATE)
+        last = beyond = START - (-case.rows // RATE)
         deadline = time.monotonic() + _WAIT_SECONDS
         while min(s.settled for st in self.statuses() for s in st.streams.values()) < last:
             if time.monotonic() > deadline:

@@ -71,6 +71,7 @@ class TwoWayJoin(ABC):
 
     name: ClassVar[str]
     joins_bands: ClassVar[bool] = False
+    emitter_kind: ClassVar[type[Emitter]] = Emitter  #: what makes results of pairs
 
     def __init__(
         self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
@@ -89,7 +90,9 @@ class TwoWayJoin(ABC):
         )
         context.budget.reserve("working", self.working_bytes)
         self._slice_bytes = self.working_bytes // 8
-        self._emitter = Emitter(spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8)
+        self._emitter = self.emitter_kind(
+            spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8
+        )
         merge_bytes = (1 << 62) if total is None else 2 * self.working_bytes // 5
         self.memory = (SortedRuns(merge_bytes), SortedRuns(merge_bytes))
         self._rows_held = Reservation(context.budget, "rows")

@@ -35,6 +35,13 @@ def test_chart_when_its_axis_has_names_then_shows_them() -> None:
     assert {line.get_linestyle() for line in drawn.get_lines()} == {"None"}
 
 
+def test_chart_when_logarithmic_then_both_axes_are() -> None:
+    drawn = axes()
+    draw_chart(drawn, CHART | {"log": True, "points": True})
+    assert (drawn.get_xscale(), drawn.get_yscale()) == ("log", "log")
+    assert drawn.get_ylim()[0] > 0
+
+
 def test_chart_when_nothing_was_measured_then_is_drawn_empty() -> None:
     drawn = axes()
     draw_chart(drawn, CHART | {"lines": {}})

@@ -24,6 +24,7 @@ from dovetail.bench.progress import Silent
 from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
 from dovetail.errors import ArgumentError
+from dovetail.kernel.matching import Emitter
 from dovetail.twoway import ALGORITHMS, XJoin
 
 ROWS = 900
@@ -210,6 +211,22 @@ def test_join_when_it_goes_on_to_its_end_then_finds_the_whole_join(name: str) ->
     assert 0 < found.results < drawn.whole
     assert found.flushed_rows > 0
     assert found.times == sorted(found.times)
+
+
+@pytest.mark.parametrize(
+    ("name", "within"), [("diner", None), ("rpj", None), ("pmj", None), ("diner", 3), ("pmj", 3)]
+)
+def test_results_when_counted_then_are_as_many_as_when_made(
+    monkeypatch: pytest.MonkeyPatch, name: str, within: int | None
+) -> None:
+    drawn = dataclasses.replace(paused(400, 0.5), within=within)
+    setting = Setting(budget(drawn, 0.3), horizon=2.0)
+    counted = run_online(name, drawn, setting)
+    monkeypatch.setattr(simulate, "CountingEmitter", Emitter)
+    made = run_online(name, drawn, setting)
+    assert counted.by_phase == made.by_phase
+    assert counted.by_phase["arriving"] > 0
+    assert (counted.flushed_rows, counted.blocks_read) == (made.flushed_rows, made.blocks_read)
 
 
 def test_join_when_work_costs_more_then_less_is_found_in_time() -> None:

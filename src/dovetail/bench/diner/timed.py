@@ -42,6 +42,20 @@ TABLE_3 = {  #: the paper's largest input buffers, in rows, at its size
 }
 
 
+DELAYS_NOTES = {
+    "the paper": "up to 1.83 times RPJ's results online, up to 8.65 times HMJ's; RPJ overflows its "
+    "input buffer with pauses of 10 %",
+    "why RPJ gains in long pauses": "a block that ReactiveNL reads meets MaxOuterMem blocks, a "
+    "tenth of the memory, in the order of the flushes; XJoin and RPJ let it meet all rows of its "
+    "partition that are in memory, and RPJ reads the one that promises most. And DINER has on disk "
+    "the rows that join least, for it finds the others' results while they arrive, where RPJ and "
+    "XJoin have flushed productive rows. So a block that is read is worth more to them, see "
+    "results_in_reactive_phase and blocks_read",
+    "why RPJ does not overflow": "here every join can be left after any piece of deferred work, "
+    "and is, as soon as MaxNewArr rows wait; the paper has that rule for DINER only",
+}
+
+
 def _paused(share: float) -> Draw:
     def draw(rng: Rng, rows: int) -> Streams:
         keys = zipf(rng, rows, 1.0), zipf(rng, rows, 1.0)
@@ -66,6 +80,7 @@ DELAYS = Figure(
     tuple(Point(f"{percent}%", percent, _paused(percent / 100)) for percent in TABLE_3),
     timed=True,
     with_variants=True,
+    notes=DELAYS_NOTES,
 )
 OUTER = Figure(
     "diner-outer",

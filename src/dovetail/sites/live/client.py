@@ -22,6 +22,7 @@ from dovetail.sites.plan import Plan
 from dovetail.sites.query import Query
 
 _CALL_SECONDS = 60.0
+_READ_SECONDS = 600.0  # all results that one call asks for
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
@@ -255,7 +256,7 @@ class SiteClient:
         facts = {"query": query, "after": after, "through": through, "wait": wait}
         with asking(self.address):
             ticket = flight.Ticket(json.dumps(facts).encode())
-            reader = self._flight().do_get(ticket, self.access.options(_CALL_SECONDS + wait))
+            reader = self._flight().do_get(ticket, self.access.options(_READ_SECONDS + wait))
             for chunk in reader:
                 label = json.loads(chunk.app_metadata.to_pybytes())
                 yield Result(label["seq"], label["interval"], chunk.data)

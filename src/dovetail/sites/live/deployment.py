@@ -79,6 +79,9 @@ class Deployment:
             raise ArgumentError(
                 "waiting for delta needs the wall clock: use heartbeats where rows make the time"
             )
+        if lacking := [name for name, steps in self.plan.sequences.items() if not steps]:
+            # nothing would tell the others how far it is, and they could run ahead of it for ever
+            raise ArgumentError(f"the plan has no join sequence for {', '.join(lacking)}")
         if self.ahead < 2:
             raise ArgumentError(f"ahead={self.ahead}: an interval is over when the next has begun")
         if missing := [host for host in self.hosts if host not in self.addresses]:

@@ -28,6 +28,8 @@ from dovetail.errors import (
     UnknownColumnError,
 )
 from dovetail.sites import Plan, Query, Step, Stream, TimeWindow
+from dovetail.sites.live import client as client_module
+from dovetail.sites.live import wire
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment
@@ -35,7 +37,7 @@ from dovetail.sites.live.local import LocalSites
 from dovetail.sites.plan import Algorithm
 from dovetail.spark.site_columns import result_rows, result_type, site_rows
 from dovetail.spark.site_source import Settings, Span, StreamReader
-from dovetail.spark.site_staging import Piece, _promised
+from dovetail.spark.site_staging import Piece, StagedBatches, _promised
 
 pytestmark = pytest.mark.spark
 
@@ -251,6 +253,43 @@ def test_publish_when_a_micro_batch_fails_half_way_then_its_rows_are_put_once(
     assert not list((bench.root / "in-left" / "rows").glob("b*/*")), "rows are left on disk"
 
 
+def test_publish_when_an_answer_is_lost_then_the_rows_are_put_once_and_it_goes_on(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.bench.write("left", rows(1, 500, 0, 60), files=2)
+    calls = 0
+
+    def lossy(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        answer = wire.put(*arguments)
+        if calls in (1, 3):
+            raise SiteUnavailableError("the line is dead")
+        return answer
+
+    monkeypatch.setattr(client_module, "put", lossy)
+    assert running.publish("left", running.bench.batch("left")) is None
+    assert calls > 4
+    assert running.taken_in("left") == 500
+
+
+def test_staging_when_partitions_overlap_in_time_then_puts_follow_the_time(
+    running: Running,
+) -> None:
+    """Else no interval would end before the last put, and a site would be full before."""
+    running.bench.write("left", rows(1, 20_000, 0, 600))
+    frame = running.bench.batch("left").repartition(8)
+    staged = StagedBatches(running.bench.root / "rows", running.query.stream("left"), 64 << 10)
+    puts = staged.stage(frame, 0, lateness=0)
+    waiting: list[Piece] = []
+    most = 0
+    for put in puts:
+        assert put.until is not None
+        waiting = [piece for piece in (*waiting, *put.pieces) if piece.newest >= put.until]
+        most = max(most, sum(piece.nbytes for piece in waiting))
+    assert sum(piece.nbytes for put in puts for piece in put.pieces) > 8 * most
+
+
 def test_source_when_restarted_after_a_failure_then_reads_the_same_rows_again(
     running: Running,
 ) -> None:
@@ -351,6 +390,8 @@ def test_publish_when_arguments_do_not_fit_then_says_so(running: Running) -> Non
     with pytest.raises(ArgumentError, match="every executor mounts"):
         running.publish("left", stream, lateness=0, checkpoint="s3://bucket/in")
     running.publish("left", bench.batch("left"))
+    with pytest.raises(StateMismatchError, match="is of kind 'batch', not of 'streaming'"):
+        running.publish("left", stream, lateness=0)
     with pytest.raises(StateMismatchError, match="is of stream 'left', not of 'right'"):
         running.publish("right", bench.batch("left"), checkpoint=bench.root / "in-left")
     (bench.root / "in-left" / "query").mkdir()

@@ -48,6 +48,9 @@ class Pace(Protocol):
     def settled(self, ticked: int, now: int) -> int:
         """The last interval, of those up to `ticked`, that is over with all before it."""
 
+    def settle(self, ticked: int, now: int) -> int:
+        """The same, and it stays over whatever `delta` will be."""
+
 
 class Timed:
     """By the clock, trusting in `delta`."""
@@ -70,13 +73,18 @@ class Timed:
         return
 
     def settled(self, ticked: int, now: int) -> int:
-        while self._settled < ticked:
-            over = self._query.tick_time(self._settled + 1)
-            over += self._plan_at(self._settled + 1).horizon(self.delta)
+        settled = self._settled
+        while settled < ticked:
+            over = self._query.tick_time(settled + 1)
+            over += self._plan_at(settled + 1).horizon(self.delta)
             # a message that takes the longest time arrives just then, and after this
             if over >= now:
                 break
-            self._settled += 1
+            settled += 1
+        return settled
+
+    def settle(self, ticked: int, now: int) -> int:
+        self._settled = self.settled(ticked, now)
         return self._settled
 
 
@@ -114,6 +122,8 @@ class Heartbeats:
             for step in steps:
                 self._passed[step].discard(self._settled)
         return self._settled
+
+    settle = settled
 
 
 def make_pace(heartbeats: bool, query: Query, owner: str, plan_at: PlanAt, first: int) -> Pace:

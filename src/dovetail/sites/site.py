@@ -196,7 +196,7 @@ class Site:
         numbers = np.arange(start, start + rows.num_rows)
         self.next_number += rows.num_rows
         self.window.append(numbers, rows)
-        settled = self._pace.settled(interval - 1, self._now)
+        settled = self._pace.settle(interval - 1, self._now)
         first = self.window.first
         if len(self.window.numbers):
             until = self.query.boundary(settled)

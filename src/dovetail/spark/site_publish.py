@@ -71,7 +71,7 @@ class Publisher:
                 self.query, self.stream, self.staged.rows(number, put), producer=self.producer,
                 batch=number, part=part, until=put.until, timeout=self.timeout,
             )  # fmt: skip
-            if fresh and part == 0 and ack.duplicate:
+            if fresh and part == 0 and ack.duplicate and not ack.repeated:
                 self.staged.forget(number)
                 raise StateMismatchError(
                     f"micro-batch {number} has just been computed, but the site has had one of "
@@ -106,7 +106,9 @@ def publish(frame: DataFrame, options: PublishOptions) -> StreamingQuery | None:
         # what one site takes at once is its own setting
         put_bytes = home.describe(options.query).max_put_bytes
     staged = StagedBatches(checkpoint / "rows", stream, put_bytes)
-    facts = {"query": options.query, "stream": options.stream}
+    # micro-batches are numbered from 0, and a batch is number 0: they must not be taken for one
+    kind = "streaming" if frame.isStreaming else "batch"
+    facts = {"query": options.query, "stream": options.stream, "kind": kind}
     producer = staged.producer(facts, begun=(checkpoint / "query").exists())
     publisher = Publisher(
         SiteClient(described.addresses[stream.site], access), options.query, options.stream,

@@ -52,6 +52,7 @@ from dovetail.spark.layout import quoted
 from dovetail.spark.site_columns import site_rows
 
 _PIECE = "file string, at long, nbytes long, oldest long, newest long"
+_PIECES_OF_A_PUT = 16
 _PASSED_ON = {kind.__name__: kind for kind in (ArgumentError, StorageError)}
 
 Batches = Iterator[pa.RecordBatch]
@@ -131,7 +132,8 @@ class StagedBatches:
         try:
             folder.mkdir(parents=True)
             # the oldest first: so intervals can end, and make room, while later puts still come
-            pieces = sorted(self._write(frame, folder), key=lambda piece: piece.oldest)
+            in_time = lateness is not None
+            pieces = sorted(self._write(frame, folder, in_time), key=lambda piece: piece.oldest)
             sync_directory(folder)
             sync_directory(self._directory)
         except OSError as error:
@@ -170,10 +172,18 @@ class StagedBatches:
     def _list(self, number: int) -> Path:
         return self._directory / f"b{number:012d}.puts"
 
-    def _write(self, frame: DataFrame, folder: Path) -> list[Piece]:
-        """Let tasks write rows; in the order of the partitions."""
+    def _write(self, frame: DataFrame, folder: Path, in_time: bool) -> list[Piece]:
+        """Let tasks write rows; in the order of the partitions.
+
+        `in_time`: each in the order of its times and in small pieces, so that those of different
+        partitions can be put in the order of their times, and intervals end meanwhile.
+        """
         columns = frame.select(*map(quoted, self._stream.schema.names))
-        write = _writer(self._stream, folder, self._portion, self._put_bytes)
+        portion = self._portion
+        if in_time:
+            columns = columns.sortWithinPartitions(quoted(self._stream.time))
+            portion = max(1, portion // _PIECES_OF_A_PUT)
+        write = _writer(self._stream, folder, portion, self._put_bytes)
         try:
             return [Piece(**row.asDict()) for row in columns.mapInArrow(write, _PIECE).collect()]
         except PythonException as error:

@@ -32,6 +32,7 @@ class PutAck:
 
     duplicate: bool
     late: int
+    repeated: bool = False  #: an earlier attempt of the same call may have brought them
 
 
 @dataclass(frozen=True)
@@ -217,12 +218,18 @@ class SiteClient:
         if not batches:
             batches = [pa.RecordBatch.from_pylist([], schema=rows.schema)]
 
-        def call(left: float) -> dict[str, Any]:
+        attempts = 0
+
+        def call(left: float) -> PutAck:
+            nonlocal attempts
+            attempts += 1
             with asking(self.address):
                 path = (INPUT, query, stream)
-                return put(self._flight(), self.access, path, batches, facts, left)
+                answer = put(self._flight(), self.access, path, batches, facts, left)
+            return PutAck(**answer, repeated=attempts > 1)
 
-        return PutAck(**self._patiently(call, timeout))
+        ack: PutAck = self._patiently(call, timeout)
+        return ack
 
     def advance(self, query: str, stream: str, until: int, timeout: float = _CALL_SECONDS) -> None:
         """No row of the stream with an earlier time will follow, where rows make the time."""

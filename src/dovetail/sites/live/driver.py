@@ -87,6 +87,7 @@ class Driver:
         self._inbox_lock = threading.Lock()
         self._wake = threading.Condition()
         self._queue: list[Job] = []
+        self._newest: dict[str, Future[bool]] = {}  # of each host's messages, the last to be safe
         self._queued_bytes = 0
         self._held_bytes = self._machine.waiting_bytes()
         self._again = True
@@ -176,9 +177,11 @@ class Driver:
                 jobs.append(Job(What.MESSAGE, {"peer": peer, "seq": seq}, body, message, Future()))
             through = inbox.last
             self._enqueue(jobs)
-        deadline = time.monotonic() + timeout
-        for job in jobs:
-            self._result(job, deadline)
+            if jobs:
+                self._newest[peer] = jobs[-1].done
+            newest = self._newest.get(peer)
+        if newest is not None:  # also if all had come before: that call may still be waiting
+            self._result(newest, time.monotonic() + timeout)
         return through
 
     def _checked(self, peer: str, body: bytes) -> Message:
@@ -240,11 +243,11 @@ class Driver:
 
     def _submit(self, job: Job, deadline: float) -> bool:
         self._enqueue([job])
-        return self._result(job, deadline)
+        return self._result(job.done, deadline)
 
-    def _result(self, job: Job, deadline: float) -> bool:
+    def _result(self, done: "Future[bool]", deadline: float) -> bool:
         try:
-            return job.done.result(max(0.1, deadline - time.monotonic()))
+            return done.result(max(0.1, deadline - time.monotonic()))
         except TimeoutError:
             raise SiteUnavailableError(
                 f"site {self.host!r} is busy; what was sent may have been taken in: send it again"
@@ -288,11 +291,11 @@ class Driver:
             self._fail_jobs(failed)
 
     def _wait(self) -> list[Job]:
+        with self._lock:
+            seconds = self._seconds_left()
         with self._wake:
             if not self._again:
-                self._wake.wait_for(
-                    lambda: self._queue or self._again or self._stopping, self._seconds_left()
-                )
+                self._wake.wait_for(lambda: self._queue or self._again or self._stopping, seconds)
             self._again = False
             jobs, self._queue = self._queue, []
             return jobs

@@ -37,7 +37,7 @@ def asking(address: str) -> Iterator[None]:
     """In a client: an error of Flight becomes one of ours."""
     try:
         yield
-    except (flight.FlightError, pa.ArrowException) as error:
+    except (flight.FlightError, pa.ArrowException, OSError) as error:
         raise translated(error, address) from error
 
 

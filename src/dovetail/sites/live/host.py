@@ -5,11 +5,13 @@ import json
 import logging
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from dovetail.errors import (
     ArgumentError,
+    DovetailError,
     SiteError,
     SiteRefusedError,
     SiteUnavailableError,
@@ -67,17 +69,27 @@ class Host:
         self._directory = directory
         self._access = access
         self._parts: dict[str, Part] = {}
+        self._failed: dict[str, str] = {}  #: queries that could not be gone on with, and why
+        self._ending: set[str] = set()
         self._closing = False
         self._lock = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
         self._guard = _only_one(directory)
 
     def restore(self) -> None:
-        """Go on with the queries that this host was running."""
+        """Go on with the queries that this host was running; those that cannot say why."""
         for path in sorted(self._directory.glob(f"*/{_FILE}")):
-            deployment = _deployment_in(path)
-            with self._lock:
-                self._parts[deployment.name] = self._part(deployment)
+            name = path.parent.name
+            try:
+                part = self._part(_deployment_in(path))
+            except Exception as error:  # noqa: BLE001 - other queries go on
+                _log.exception("query %s cannot go on at %s", name, self.name)
+                problem = str(error) if isinstance(error, DovetailError) else repr(error)
+                with self._lock:
+                    self._failed[name] = problem
+            else:
+                with self._lock:
+                    self._parts[name] = part
 
     def _part(self, deployment: Deployment) -> Part:
         directory = self._directory / deployment.name
@@ -95,18 +107,23 @@ class Host:
             if part is not None:
                 self._move(part, deployment)
                 return False
+            if deployment.name in self._ending:
+                raise SiteUnavailableError(
+                    f"query {deployment.name!r} is being stopped at {self.name!r}; try again later"
+                )
             directory = self._directory / deployment.name
-            self._check_left(directory, deployment)
+            deployment = self._going_on(directory, deployment)
             directory.mkdir(parents=True, exist_ok=True)
             write_whole(directory / _FILE, json.dumps(deployment.to_json()).encode())
             self._parts[deployment.name] = self._part(deployment)
+            self._failed.pop(deployment.name, None)
         _log.info("query %s starts at %s", deployment.name, self.name)
         return True
 
-    def _check_left(self, directory: Path, deployment: Deployment) -> None:
-        """What an earlier query has left here must be of the same one."""
+    def _going_on(self, directory: Path, deployment: Deployment) -> Deployment:
+        """What an earlier query has left here must be of the same one, which is gone on with."""
         if not (directory / _FILE).exists():
-            return
+            return deployment
         left = _deployment_in(directory / _FILE)
         if left.digest != deployment.digest:
             raise SiteRefusedError(
@@ -114,6 +131,8 @@ class Host:
                 f"{deployment.name!r}: delete it (stop it and forget it), or give this one another "
                 "name"
             )
+        # plans were chosen by the links as they were, and will be again when events are replayed
+        return replace(deployment, shapes=left.shapes) if left.replan_every else deployment
 
     def _move(self, part: Part, deployment: Deployment) -> None:
         """The same query with other addresses."""
@@ -129,16 +148,25 @@ class Host:
 
     def stop(self, query: str, *, forget: bool) -> None:
         """End a query here. `forget`: delete its folder, or it goes on with the next restart."""
-        with self._lock:
-            part = self._parts.pop(query, None)
         check_name("a query", query)
         directory = self._directory / query
-        if part is None and not (forget and directory.exists()):
-            raise SiteRefusedError(self._unknown(query))
-        if part is not None:
-            part.stop()
-        if forget:
-            shutil.rmtree(directory)
+        with self._lock:
+            part = self._parts.pop(query, None)
+            if query in self._ending:
+                raise SiteUnavailableError(f"query {query!r} is being stopped at {self.name!r}")
+            if part is None and not (forget and directory.exists()):
+                raise SiteRefusedError(self._unknown(query))
+            self._ending.add(query)
+        try:
+            if part is not None:
+                part.stop()
+            if forget:
+                shutil.rmtree(directory)
+        finally:
+            with self._lock:
+                self._ending.discard(query)
+                if forget:
+                    self._failed.pop(query, None)
 
     def close(self) -> None:
         with self._lock:
@@ -155,9 +183,11 @@ class Host:
 
     def part(self, query: str) -> Part:
         with self._lock:
-            part = self._parts.get(query)
+            part, problem = self._parts.get(query), self._failed.get(query)
         if part is None and self._closing:
             raise SiteUnavailableError(f"site {self.name!r} is being stopped")
+        if problem is not None:
+            raise SiteError(f"query {query!r} could not go on at {self.name!r}: {problem}")
         if part is None:
             raise SiteRefusedError(self._unknown(query))
         return part

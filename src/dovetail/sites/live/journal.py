@@ -87,8 +87,9 @@ class Journal:
         self._file = RecordFile(self._segment_path(self.number))
         if not self._file.nbytes:
             self._file.append(json.dumps(self._facts).encode())
-            self._file.sync()
-            sync_directory(self._directory)
+        # also what a killed process has left: from now on what follows from it leaves the host
+        self._file.sync()
+        sync_directory(self._directory)
         self._clear()
 
     def append(self, event: Event, outputs: int) -> None:

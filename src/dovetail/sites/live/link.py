@@ -12,7 +12,7 @@ import time
 
 from pyarrow import flight
 
-from dovetail.errors import DovetailError, SiteError, SiteUnavailableError
+from dovetail.errors import DovetailError, SiteUnavailableError
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.faults import asking
@@ -85,7 +85,7 @@ class Link:
             try:
                 self._exchange()
                 pause = _FIRST_PAUSE
-            except SiteError as error:
+            except Exception as error:  # noqa: BLE001 - without its thread a link would be silent
                 self._report(error)
                 self._disconnect()
                 self._size.failed()
@@ -94,11 +94,12 @@ class Link:
                 self._stop.wait(wait * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _report(self, error: DovetailError) -> None:
+    def _report(self, error: Exception) -> None:
         """Say it once, not with every attempt."""
+        text = str(error) if isinstance(error, DovetailError) else repr(error)
         if self.error is None:
-            _log.warning("%s cannot send to %s: %s", self._driver.host, self.peer, error)
-        self.error = str(error)
+            _log.warning("%s cannot send to %s: %s", self._driver.host, self.peer, text)
+        self.error = text
 
     def _exchange(self) -> None:
         """Send what is ready and take the answer, once."""

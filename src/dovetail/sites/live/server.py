@@ -126,6 +126,8 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
         facts = facts_of(metadata, {"producer": str, "batch": int, "part": int})
         rows = _as_one(batches, described)
         until = facts.get("until")
+        if until is not None and (not isinstance(until, int) or isinstance(until, bool)):
+            raise SiteRefusedError(f"until={until!r}: a whole number, in the unit of the times")
         kept = {name: facts[name] for name in ("producer", "batch", "part")} | {"until": until}
         duplicate, late = driver.put(stream, rows, kept, _WAIT_SECONDS)
         return {"duplicate": duplicate, "late": late}

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dovetail.errors import ArgumentError
+from dovetail.errors import ArgumentError, SiteUnavailableError
 from dovetail.sites import Algorithm, Header, Kind, Message, Plan, Query, Step
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.driver import Driver
@@ -152,3 +152,23 @@ def test_driver_when_links_show_another_delay_then_delta_follows(
     again = Driver(deployment, "A", tmp_path, Limits(durable=False))
     assert again.status()["streams"]["A"]["delta"] == 3
     again.stop()
+
+
+def test_driver_when_a_call_was_given_up_then_its_messages_are_acknowledged_once_they_are_safe(
+    pair: tuple[Query, Streams], tmp_path: Path
+) -> None:
+    deployment = deployed(pair[0], Algorithm.SP_D)
+    sender = Machine(deployment, "B")
+    sender.apply(Event(What.INPUT, 0, {"stream": "B", "until": 10**6}))
+    found = sender.next_tick(0, halted=False)
+    assert found is not None
+    sender.apply(Event(What.TICK, found[1], {"stream": found[0]}))
+    messages = [(seq, body) for _, seq, body in sender.take().messages]
+    facts = {"first": 1, "last": messages[-1][0]}
+    driver = Driver(deployment, "A", tmp_path, Limits(durable=False))
+    for again in (messages, messages, []):  # nothing happens: its thread has not been started
+        with pytest.raises(SiteUnavailableError, match="is busy"):
+            driver.receive("B", again, facts, 0.1)
+    driver._round(driver._wait())
+    assert driver.receive("B", [], facts, 0.1) == messages[-1][0]
+    driver.stop()

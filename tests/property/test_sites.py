@@ -277,6 +277,22 @@ FAILED_BEFORE = [
     Case(
         25, columns=("c",), window="count", rows=4, delta_intervals=0.3, algorithms=tuple(Algorithm)
     ),
+    # a site gave up a plan by which rows of other streams were still on their way
+    Case(
+        0,
+        window_intervals=0.5,
+        delta_intervals=0.4,
+        delays="none",
+        heartbeats=True,
+        slow=True,
+        rows=5,
+        domain=2,
+        intervals=9,
+        compact=False,
+        change_every=1,
+        late_intervals=0.7,
+        algorithms=(Algorithm.SM_D2,),
+    ),
 ]
 
 

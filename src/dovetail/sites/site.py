@@ -204,7 +204,8 @@ class Site:
             first = max(first, int(self.window.numbers[0]) + needed)
         self._update_copies(interval, settled, start, first)
         self.window.expire(first)
-        self.schedule.forget(settled)
+        # with heartbeats the answer that rows wait for is sure to come, and needs their plan
+        self.schedule.forget(min(settled, self._begun() - 1) if self._pace.reports else settled)
         if any(not self.schedule.knows(n) for _, _, n in self._parked):  # its answer is late
             kept = {k: task for k, task in self._parked.items() if self.schedule.knows(k[2])}
             self.late += len(self._parked) - len(kept)
@@ -218,6 +219,11 @@ class Site:
             parts = measure(self, self._rows_since, every)
             self._reply(Kind.STATISTICS, PLANNER, interval, parts)
             self._rows_since = 0
+
+    def _begun(self) -> int:
+        """The first interval of which rows are here, on their way to the windows of others."""
+        tasks = (*self._parked.values(), *(task for _, task, _ in self._waiting))
+        return min((task.interval for task in tasks), default=self.ticked)
 
     def _check_times(self, interval: int, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:

@@ -14,7 +14,7 @@ import typer
 from dovetail.cli.sitefile import read_query, read_site
 from dovetail.cli.siteplan import choose, deployment, print_plan
 from dovetail.cli.siterun import run_local, run_remote
-from dovetail.cli.siteviews import status_tables
+from dovetail.cli.siteviews import complaint, status_tables
 from dovetail.cli.views import make_console
 from dovetail.errors import SiteError
 from dovetail.sites.live.client import SiteClient
@@ -143,7 +143,7 @@ def run(
 
 @app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site status query.toml[/cyan]")
 def status(query_file: QueryArgument) -> None:
-    """Say how far a query has come at each of its sites."""
+    """Say how far a query has come at each of its sites, and whether results may be missing."""
     file = read_query(query_file)
     found = {}
     with _clients(file) as clients, _trying_all() as attempt:
@@ -152,6 +152,9 @@ def status(query_file: QueryArgument) -> None:
                 found[host] = client.status(file.name)
         for table in status_tables(found) if found else ():
             make_console().print(table)
+        with attempt():
+            if problem := complaint(found):
+                raise SiteError(problem)
 
 
 @app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site stop query.toml[/cyan]")

@@ -18,7 +18,7 @@ from rich.table import Table
 from dovetail.cli.sitefile import QueryFile
 from dovetail.cli.siteinputs import Feed, feed
 from dovetail.cli.siteplan import deployment
-from dovetail.cli.siteviews import live_view, settled, status_tables
+from dovetail.cli.siteviews import complaint, live_view, settled, status_tables
 from dovetail.cli.views import announce
 from dovetail.errors import DovetailError, SiteError, SiteUnavailableError
 from dovetail.kernel.memory import format_bytes
@@ -211,7 +211,7 @@ def _complain(runs: Run, statuses: Mapping[str, Status]) -> None:
 
 
 def _conclude(console: Console, runs: Run, out: Path | None) -> None:
-    """What was shipped and found."""
+    """What was shipped and found; an error if some of it may be missing."""
     statuses = runs.statuses()
     for table in status_tables(statuses):
         console.print(table)
@@ -236,3 +236,5 @@ def _conclude(console: Console, runs: Run, out: Path | None) -> None:
         for row in rows.to_pylist():
             table.add_row(*map(str, row.values()))
         console.print(table)
+    if problem := complaint(statuses):
+        raise SiteError(problem)

@@ -27,11 +27,27 @@ def settled(statuses: Mapping[str, Status]) -> int:
     return min(s.settled for status in statuses.values() for s in status.streams.values())
 
 
+def complaint(statuses: Mapping[str, Status]) -> str | None:
+    """What to say of results that may be missing, because messages took longer than `delta`."""
+    late = {
+        host: count
+        for host, status in statuses.items()
+        if (count := sum(stream.late_messages for stream in status.streams.values()))
+    }
+    if not late:
+        return None
+    where = ", ".join(f"{count:,} at {host!r}" for host, count in late.items())
+    return (
+        f"messages came too late ({where}): results may be missing. Raise delta above the delays "
+        'of the links, or write pace = "heartbeats", which waits for messages as long as they take'
+    )
+
+
 def _streams(statuses: Mapping[str, Status]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("stream", "site"):
         table.add_column(name)
-    for name in ("rows", "late", "interval", "done", "window", "kept", "results"):
+    for name in ("rows", "late", "interval", "done", "too late", "window", "kept", "results"):
         table.add_column(name, justify="right")
     for host, status in statuses.items():
         for index, (name, stream) in enumerate(status.streams.items()):
@@ -42,6 +58,7 @@ def _streams(statuses: Mapping[str, Status]) -> Table:
                 f"{stream.late:,}",
                 f"{stream.ticked:,}",
                 f"{stream.settled:,}",
+                f"[red]{stream.late_messages:,}[/red]" if stream.late_messages else "0",
                 f"{stream.window_rows:,}",
                 format_bytes(stream.kept_bytes),
                 f"{status.result_rows:,}" if index == 0 else "",

@@ -211,16 +211,19 @@ class Outlet:
 
 
 _NONE: Codes = np.zeros(0, dtype=np.int64)
+_NEVER = -(1 << 62)  # an interval before all others
 
 
 class Copy:
     """What a site has of another's window."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, gone_through: int = _NEVER) -> None:
         self.store = RowStore(stream.qualified, stream.time_column)
         self.entries: dict[str, CopiedEntries] = {}
         self.blooms: dict[str, Bloom] = {}
         self.through: int | None = None  #: the last interval whose update has come
+        self._gone_through = gone_through  # rows that only these intervals need have left
+        self._probed_through = _NEVER
         self._clock = Growing()
         self._clock_first = 0
 
@@ -230,9 +233,18 @@ class Copy:
         blooms = sum(bloom.nbytes for bloom in self.blooms.values())
         return self.store.nbytes + self.store.index_bytes + self._clock.nbytes + entries + blooms
 
-    def update(self, message: Message) -> None:
-        """Take in what `Outlet.update` made."""
+    def begin_probe(self, interval: int) -> bool:
+        """The copy is gone by for an interval now; whether it lacks rows because it is too late."""
+        self._probed_through = max(self._probed_through, interval)
+        return interval <= self._gone_through
+
+    def update(self, message: Message) -> bool:
+        """Take in what `Outlet.update` made; whether something has been missed by its being late.
+
+        That is so if the copy has been probed for its interval, and more comes than what leaves.
+        """
         header = message.header
+        late = bool(message.parts) and header.interval <= self._probed_through
         self.add_rows(message)
         for name, part in message.parts.items():
             kind, _, key = name.partition(_SEPARATOR)
@@ -255,6 +267,8 @@ class Copy:
             self.store.expire_oldest(header.expired)
         self._update_clock(message)
         self.through = header.interval
+        self._gone_through = header.interval - header.step
+        return late
 
     def _update_clock(self, message: Message) -> None:
         times = message.array("clock")

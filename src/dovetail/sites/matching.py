@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.keys import Codes
+from dovetail.kernel.keys import Codes, KeyCodec
 from dovetail.kernel.runs import Rows
 from dovetail.sites.plan import PlacedStep
 from dovetail.sites.query import Query, times_of
@@ -18,6 +18,18 @@ def probe_codes(step: PlacedStep, rows: pa.RecordBatch) -> tuple[Codes, Mask | N
 
 def select(rows: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
     return rows if mask.all() else rows.take(pa.array(np.flatnonzero(mask)))
+
+
+def same_values(rows: pa.RecordBatch, left: str, right: str) -> Mask:
+    """Which rows have equal values in two columns."""
+    pair = [rows.column(left)], [rows.column(right)]
+    codec = KeyCodec((pair[0][0].type,))
+    codes, valid = zip(*(codec.encode(side) for side in pair), strict=True)
+    same = np.asarray(codes[0] == codes[1])
+    for mask in (*valid, codec.verify(*pair)):
+        if mask is not None:
+            same &= mask
+    return same
 
 
 def join_rows(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dovetail.errors import ArgumentError
 
 PLANNER = -1
+MOST_OPEN = 255  #: intervals that an UPDATE can say its sender is not done with
 _HEADER = struct.Struct("<BhhhhBBqqqqq")
 _PART = struct.Struct("<BHQ")  # how it is written, bytes of the name, bytes of the part
 _AS_STREAM, _AS_NUMBERS = 0, 1
@@ -45,7 +46,9 @@ class Header:
     sender: int
     receiver: int
     head: int = 0  #: the stream whose join sequence this is
-    step: int = 0  #: its place in the sequence
+    #: its place in the sequence; of an UPDATE: how many intervals, up to this one, still count in
+    #: the sender's window, or `MOST_OPEN`
+    step: int = 0
     contiguous: bool = True  #: the rows are numbered from `first_row` on without a gap
     accepted: bool = True  #: of a COMMIT: all are ready
     interval: int = 0

@@ -3,7 +3,9 @@
 `Timed` is the paper's model (Sect. 2.2): messages take at most `delta`, so a copy is complete that
 long after an interval has ended (constraint 1, delayed probe), and rows may go when the longest way
 through the plan is over (constraint 2, delayed removal). A message that takes longer makes results
-wrong. `delta` may be changed while running, to what the links have shown.
+wrong; sites count those that came when a copy had been probed without them, or when rows that they
+were to meet had left (`Site.late`). `delta` may be changed while running, to what the links have
+shown.
 
 `Heartbeats` waits for what it needs to know instead of for the time at which it must be so. An
 owner sends an update for every interval, if only a header; a copy is complete when that has come. A

@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
-from dovetail.kernel.keys import KeyCodec
 from dovetail.sites.copies import Copy, Facts, Outlet, Parts
-from dovetail.sites.matching import join_rows
-from dovetail.sites.messages import PLANNER, Header, Kind, Message, column
+from dovetail.sites.matching import join_rows, same_values
+from dovetail.sites.messages import MOST_OPEN, PLANNER, Header, Kind, Message, column
 from dovetail.sites.network import Network
 from dovetail.sites.oneway import ONE_WAY, Task
 from dovetail.sites.pace import make_pace
@@ -29,7 +28,6 @@ from dovetail.sites.query import Query, times_of
 from dovetail.sites.rows import RowStore, empty
 from dovetail.sites.schedule import Schedule
 from dovetail.sites.statistics import measure
-from dovetail.sites.windows import Mask
 
 Emit = Callable[[int, pa.RecordBatch], None]  #: an interval, and results of it
 Continue = Callable[["Site", PlacedStep, Task], None]
@@ -51,7 +49,7 @@ class Site:
         self.window = RowStore(self.stream.qualified, self.stream.time_column)
         self.ticked = first_interval - 1
         self.next_number = 0
-        self.late = 0  #: messages that came when their interval and its plan were over
+        self.late = 0  #: messages and probes that came too late: results may be missing
         self._network = network
         self._emit = emit
         self._pace = make_pace(heartbeats, self.query, name, self.schedule.at, first_interval)
@@ -64,6 +62,7 @@ class Site:
         self._reports: dict[str, list[int]] = {}
         self._statistics_every = statistics_every  # intervals; 0: never
         self._rows_since = 0
+        self._gone_through = first_interval - 1  # rows that only these intervals need have left
         self._now = 0
         self._heard_until = -1  # no message that arrived by then is still to be received
 
@@ -93,15 +92,16 @@ class Site:
         if header.kind == Kind.PROBE and "probe" not in message.parts:
             # at once, while the copy has the rows that are referred to
             message = Message(header, {"probe": self.copy(sender).probe_rows(message)})
-        if header.kind in _STEP_KINDS and not self.schedule.knows(header.interval):
+        if header.kind in _WAITING_KINDS and header.interval <= self._gone_through:
             self.late += 1
-            return
+        if header.kind in _STEP_KINDS and not self.schedule.knows(header.interval):
+            return  # counted: just now, or when its rows were given up
         if header.kind in _WAITING_KINDS and header.interval > self.ticked:
             self._early.append(message)
             return
         match header.kind:
             case Kind.UPDATE:
-                self.copy(sender).update(message)
+                self.late += self.copy(sender).update(message)
                 self._resume()
             case Kind.PROBE:
                 self._probed(message)
@@ -113,7 +113,7 @@ class Site:
                 task = self._parked.pop((step.head, step.index, header.interval))
                 ONE_WAY[step.algorithm].answered(self, step, task, message)
             case Kind.DROP:
-                self._copies.pop(sender, None)
+                self._copies[sender] = Copy(self.query.stream(sender), header.interval - 1)
             case Kind.PASSED:
                 self._heard(message.array("passed"))
             case _:
@@ -204,6 +204,7 @@ class Site:
             first = max(first, int(self.window.numbers[0]) + needed)
         self._update_copies(interval, settled, start, first)
         self.window.expire(first)
+        self._gone_through = settled
         # with heartbeats the answer that rows wait for is sure to come, and needs their plan
         self.schedule.forget(min(settled, self._begun() - 1) if self._pace.reports else settled)
         if any(not self.schedule.knows(n) for _, _, n in self._parked):  # its answer is late
@@ -259,7 +260,8 @@ class Site:
             wanted, old = (n.get(holder, LinkNeeds()) for n in (needs, draining))
             parts, facts = outlet.update(wanted, old, start, first)
             if parts or facts.get("expired") or facts.get("trimmed") or self._pace.reports:
-                header = Header(Kind.UPDATE, *self._ends(holder), interval=interval)
+                open_ = min(interval - settled, MOST_OPEN)
+                header = Header(Kind.UPDATE, *self._ends(holder), step=open_, interval=interval)
                 self._send(replace(header, **facts), parts)  # type: ignore[arg-type]
 
     def _needs(self, plan: Plan, needs: dict[str, LinkNeeds]) -> dict[str, LinkNeeds]:
@@ -281,7 +283,7 @@ class Site:
         step = placed[task.index]
         if task.rows.num_rows:
             for left, right in step.key.same:
-                task = task.reduced(_same(task.rows, left, right))
+                task = task.reduced(same_values(task.rows, left, right))
         if task.rows.num_rows:
             ONE_WAY[step.algorithm].start(self, step, task)
         else:
@@ -296,6 +298,7 @@ class Site:
     def when_copied(self, step: PlacedStep, task: Task, then: Continue) -> None:
         """Go on when the copy has all rows of the interval (constraint 1)."""
         if self._is_ready(step, task):
+            self.late += self.copy(step.stream).begin_probe(task.interval)
             then(self, step, task)
         else:
             self._waiting.append((step, task, then))
@@ -399,15 +402,3 @@ class Site:
 
     def _send(self, header: Header, parts: Parts | None = None) -> None:
         self._network.send(Message(header, parts or {}))
-
-
-def _same(rows: pa.RecordBatch, left: str, right: str) -> Mask:
-    """Which rows have equal values in two columns."""
-    pair = [rows.column(left)], [rows.column(right)]
-    codec = KeyCodec((pair[0][0].type,))
-    codes, valid = zip(*(codec.encode(side) for side in pair), strict=True)
-    same = np.asarray(codes[0] == codes[1])
-    for mask in (*valid, codec.verify(*pair)):
-        if mask is not None:
-            same &= mask
-    return same

@@ -94,16 +94,86 @@ def test_heartbeats_when_messages_take_longer_than_delta_then_results_are_right(
     assert tally["right"] > 100
 
 
-@pytest.mark.parametrize("algorithm", [Algorithm.SP_S, Algorithm.SM_D1, Algorithm.SM_S2])
-def test_timed_when_messages_take_longer_than_delta_then_loses_results(
-    pair: tuple[Query, Streams], algorithm: Algorithm
+def late_messages(simulation: Simulation) -> int:
+    return sum(site.late for site in simulation.sites.values())
+
+
+@pytest.mark.parametrize("window", [TimeWindow(15), CountWindow(12)])
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_timed_when_messages_take_longer_than_delta_then_what_is_lost_was_counted(
+    make, algorithm: Algorithm, window: TimeWindow | CountWindow
 ) -> None:
-    query, streams = pair
-    simulation = Simulation(both_ways(query, algorithm, algorithm), later(query, 0.3))
-    simulation.run(streams, 10)
-    tally = wrong(simulation, query, streams, 10)
-    assert tally["lost"] > 0  # why there are heartbeats
-    assert tally["extra"] == 0
+    lossy = 0
+    for seed, share in itertools.product(range(3), (0.0, 0.05, 0.5)):
+        query, streams = make(*[(1, range(3), 4, window)] * 2, intervals=8, seed=seed)
+        simulation = Simulation(both_ways(query, algorithm, algorithm), later(query, share, seed))
+        simulation.run(streams, 8)
+        tally = wrong(simulation, query, streams, 8)
+        assert late_messages(simulation) or tally["lost"] == tally["extra"] == 0, (seed, share)
+        assert share or not late_messages(simulation), seed
+        lossy += tally["lost"] > 0
+    assert lossy > 1  # why there are heartbeats
+
+
+def test_plan_when_changed_and_messages_take_longer_than_delta_then_what_is_lost_was_counted(
+    make,
+) -> None:
+    lossy = 0
+    for seed in range(3):
+        query, streams = make(*[(1, range(4), 4, TimeWindow(20))] * 3, intervals=9, seed=seed)
+        rng = np.random.default_rng(seed)
+
+        def plan(query: Query = query, rng: np.random.Generator = rng) -> Plan:
+            orders = {"A": "BC", "B": "AC", "C": "BA"}
+            chosen = {
+                head: [Step(name, list(Algorithm)[rng.integers(8)]) for name in names]
+                for head, names in orders.items()
+            }
+            return Plan(query, chosen)
+
+        simulation = Simulation(plan(), later(query, 0.3, seed))
+        simulation.planner = Planner(plan(), simulation.network, Prices())
+        simulation.offer(streams)
+        for interval in range(9):
+            simulation.step()
+            if interval % 3 == 1:
+                simulation.planner.change(plan(), simulation.network.now)
+        simulation.drain()
+        tally = wrong(simulation, query, streams, 9)
+        assert late_messages(simulation) or tally["lost"] == tally["extra"] == 0, seed
+        lossy += tally["lost"] > 0
+    assert lossy > 1
+
+
+@pytest.mark.parametrize(
+    ("delay", "head", "lost"),
+    [
+        (10, 104, 0),  # the update of S2 is there in time
+        (11, 104, 1),  # S1 was joined without it
+        (11, 109, 0),  # it was there when the row of the next interval was joined
+    ],
+)
+def test_update_when_later_than_delta_then_is_counted_if_the_copy_had_been_probed(
+    delay: int, head: int, lost: int
+) -> None:
+    query, rows = figure_1(head, 103)
+    plan = Plan(query, {"S1": [Step("S2", Algorithm.SP_S)]}, one_way=True)
+    simulation = Simulation(plan, lambda m: delay if m.header.kind == Kind.UPDATE else 0)
+    simulation.run(rows, 30)
+    assert sum(simulation.table(n).num_rows for n in simulation.results) == 1 - lost
+    assert late_messages(simulation) == lost
+
+
+@pytest.mark.parametrize(("delay", "lost"), [(10, 0), (12, 0), (16, 1)])
+def test_probe_when_later_than_delta_then_is_counted_if_rows_had_left_the_window(
+    delay: int, lost: int
+) -> None:
+    query, rows = figure_1(104, 4)  # due to leave with the first tick more than 10 after 105
+    plan = Plan(query, {"S1": [Step("S2", Algorithm.SP_D)]}, one_way=True)
+    simulation = Simulation(plan, lambda _: delay)
+    simulation.run(rows, 30)
+    assert sum(simulation.table(n).num_rows for n in simulation.results) == 1 - lost
+    assert late_messages(simulation) == lost
 
 
 def test_window_when_intervals_are_over_then_rows_leave_it_and_its_copies(

@@ -19,7 +19,7 @@ from dovetail.sites.arrivals import Arrivals
 from dovetail.sites.costs import LinkPrice, Prices
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.events import Event, What
-from dovetail.sites.messages import PLANNER, Message, decode, encode
+from dovetail.sites.messages import MOST_OPEN, PLANNER, Kind, Message, decode, encode
 from dovetail.sites.planner import joint
 from dovetail.sites.replanning import Planner
 from dovetail.sites.site import Site
@@ -229,7 +229,8 @@ class Machine:
             raise ArgumentError(
                 f"a message of {peer!r} to {self.host!r} is between streams elsewhere: {header}"
             )
-        if not (0 <= header.head < count and 0 <= header.step < max(1, count - 1)):
+        steps = MOST_OPEN + 1 if header.kind == Kind.UPDATE else max(1, count - 1)
+        if not (0 <= header.head < count and 0 <= header.step < steps):
             raise ArgumentError(f"a message of a step that no plan has: {header}")
         if "rows" in message.parts:
             self._check_columns(message.parts["rows"].schema, {header.sender})

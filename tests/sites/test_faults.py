@@ -64,15 +64,7 @@ def test_sites_when_links_are_slow_and_narrow_then_results_are_exact(fleet, run)
     assert status.measured_delta >= 20
 
 
-def kill(sites: Any, host: str) -> None:
-    """Kill a site and start it again at the same address."""
-    address = sites.address(host)
-    sites.processes[host].send_signal(signal.SIGKILL)
-    sites.processes[host].wait()
-    sites.start(host, listen=address)
-
-
-def test_site_when_killed_and_started_again_then_results_are_exact(own_fleet, run) -> None:
+def test_site_when_killed_and_started_again_then_results_are_exact(own_fleet, run, kill) -> None:
     running = run(own_fleet, SEED, intervals=40, rows=20)
     first, second = running.deployment.hosts
     before: dict[Any, Any] = {}

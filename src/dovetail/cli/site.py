@@ -14,7 +14,7 @@ import typer
 from dovetail.cli.sitefile import read_query, read_site
 from dovetail.cli.siteplan import choose, deployment, print_plan
 from dovetail.cli.siterun import run_local, run_remote
-from dovetail.cli.siteviews import complaint, status_tables
+from dovetail.cli.siteviews import complaint, left_out, status_tables
 from dovetail.cli.views import make_console
 from dovetail.errors import SiteError
 from dovetail.sites.live.client import SiteClient
@@ -152,6 +152,8 @@ def status(query_file: QueryArgument) -> None:
                 found[host] = client.status(file.name)
         for table in status_tables(found) if found else ():
             make_console().print(table)
+        if notice := left_out(found):
+            make_console().print(notice)
         with attempt():
             if problem := complaint(found):
                 raise SiteError(problem)

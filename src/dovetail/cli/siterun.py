@@ -18,7 +18,7 @@ from rich.table import Table
 from dovetail.cli.sitefile import QueryFile
 from dovetail.cli.siteinputs import Feed, feed
 from dovetail.cli.siteplan import deployment
-from dovetail.cli.siteviews import complaint, live_view, settled, status_tables
+from dovetail.cli.siteviews import complaint, left_out, live_view, settled, status_tables
 from dovetail.cli.views import announce
 from dovetail.errors import DovetailError, SiteError, SiteUnavailableError
 from dovetail.kernel.memory import format_bytes
@@ -236,5 +236,7 @@ def _conclude(console: Console, runs: Run, out: Path | None) -> None:
         for row in rows.to_pylist():
             table.add_row(*map(str, row.values()))
         console.print(table)
+    if notice := left_out(statuses):
+        console.print(notice)
     if problem := complaint(statuses):
         raise SiteError(problem)

@@ -27,6 +27,15 @@ def settled(statuses: Mapping[str, Status]) -> int:
     return min(s.settled for status in statuses.values() for s in status.streams.values())
 
 
+def left_out(statuses: Mapping[str, Status]) -> str | None:
+    """What to say of rows that came too late."""
+    late = {n: s.late for status in statuses.values() for n, s in status.streams.items() if s.late}
+    if not late:
+        return None
+    rows = ", ".join(f"{count:,} of {name}" for name, count in late.items())
+    return f"Rows were left out because their interval was over ({rows}): see lateness."
+
+
 def complaint(statuses: Mapping[str, Status]) -> str | None:
     """What to say of results that may be missing, because messages took longer than `delta`."""
     late = {

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.siteviews import complaint
+from dovetail.cli.siteviews import complaint, left_out
 from dovetail.sites.live.client import SiteClient, Status, StreamStatus
 
 QUERY = """
@@ -19,10 +19,10 @@ streams.b = { site = "x", columns = { ts = "int64", k = "int64" }, window = "1 s
 """
 
 
-def status(late_messages: int) -> Status:
+def status(late_messages: int, late: int = 0) -> Status:
     streams = {
         name: StreamStatus(
-            ticked=3, settled=2, rows=10, late=0, late_messages=count, window_rows=4,
+            ticked=3, settled=2, rows=10, late=late, late_messages=count, window_rows=4,
             kept_bytes=100, delta=5,
         )
         for name, count in (("a", late_messages), ("b", 0))
@@ -40,6 +40,11 @@ def test_complaint_when_messages_came_too_late_then_says_where_and_what_to_do() 
     assert "3 at 'x'" in said
     assert "'y'" not in said
     assert all(word in said for word in ("may be missing", "delta", "heartbeats"))
+
+
+def test_left_out_when_rows_were_late_then_says_of_which_streams() -> None:
+    assert left_out({"x": status(0)}) is None
+    assert "(7 of a, 7 of b)" in str(left_out({"x": status(0, late=7)}))
 
 
 @pytest.mark.parametrize("late", [0, 3])

@@ -8,7 +8,8 @@ follows from it: messages to other hosts, results, and acknowledgements.
 Back-pressure. No interval is begun while an outbox is full, while too many results wait to be
 read, or while a stream is too far ahead of what all sites are done with; then rows wait, and
 whoever sends more of them. Messages are always taken in, so that two hosts never wait for each
-other.
+other. Where the wall clock ends intervals, those that ended while rows had to wait, or while the
+host was away, are held until these have come (`holds`).
 
 Memory. Rows that wait and outboxes are bounded by that; what has come and waits its turn, by the
 one call that each host has under way. Windows are as large as the query makes them: a host whose
@@ -19,7 +20,6 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from dovetail.errors import (
 )
 from dovetail.sites.live.delays import Delays
 from dovetail.sites.live.deployment import UNITS, Deployment, Shape
-from dovetail.sites.live.events import Event, What
+from dovetail.sites.live.events import Event, Job, What
+from dovetail.sites.live.holds import Holds
 from dovetail.sites.live.inbox import Inbox
 from dovetail.sites.live.journal import Journal
 from dovetail.sites.live.limits import Limits
@@ -49,17 +50,6 @@ _ADVICE = {
     "rows": "if nothing changes, say how far the rows of all streams are complete (until)",
     "wall": "rows must not be of a time that is still far away",
 }
-
-
-@dataclass
-class Job:
-    """Something that is to happen; `done` when it has, and cannot be lost any more."""
-
-    what: What
-    facts: dict[str, Any]
-    body: bytes
-    decoded: Any
-    done: "Future[bool]"  #: False if it had happened before
 
 
 class Driver:
@@ -93,6 +83,8 @@ class Driver:
         self._again = True
         self._stopping = False
         self._last_now = 0
+        self._holds = Holds(deployment.query)
+        self._hold_ended()
         self._thread = threading.Thread(
             target=self._run, name=f"{deployment.name}@{host}", daemon=True
         )
@@ -123,6 +115,14 @@ class Driver:
         self._journal.open()
         return machine
 
+    def _hold_ended(self) -> None:
+        """Wait for rows of the intervals that ended while nobody could put any."""
+        now = self._now()
+        if self.deployment.clock == "wall":
+            for name, feed in self._machine.feeds.items():
+                if feed.producers and self._machine.is_behind(name, now):
+                    self._holds.begin(name, feed.producers, now)
+
     # --- called from outside --------------------------------------------------------------------
 
     def start(self) -> None:
@@ -146,8 +146,10 @@ class Driver:
         facts = {**facts, "stream": stream}
         body = rows_bytes(rows)
         deadline = time.monotonic() + timeout
+        if body and not self._has_room():
+            self._hold_for(stream, facts, timeout)
         with self._wake:
-            if body and not self._wake.wait_for(self._has_room, timeout):
+            if body and not self._wake.wait_for(lambda: self._takes(stream, facts), timeout):
                 raise SiteUnavailableError(
                     f"site {self.host!r} is behind: {self._held_bytes + self._queued_bytes:,} "
                     "bytes of rows wait there for their interval to end. Try again later; "
@@ -155,6 +157,13 @@ class Driver:
                 )
         happened = self._submit(Job(What.INPUT, facts, body, rows, Future()), deadline)
         return not happened, self._machine.feeds[stream].arrivals.late
+
+    def _hold_for(self, stream: str, facts: dict[str, Any], seconds: float) -> None:
+        """A producer has to wait: if that is because of us, intervals will wait for it in turn."""
+        with self._lock:
+            now = self._now()
+            if self.deployment.clock == "wall" and self._machine.is_behind(stream, now):
+                self._holds.begin(stream, [facts["producer"]], now, seconds)
 
     def receive(
         self, peer: str, messages: list[tuple[int, bytes]], facts: dict[str, Any], timeout: float
@@ -185,12 +194,7 @@ class Driver:
         return through
 
     def _checked(self, peer: str, body: bytes) -> Message:
-        if len(body) > self.limits.message_bytes:
-            raise SiteRefusedError(
-                f"a message of {len(body):,} bytes, but site {self.host!r} takes at most "
-                f"{self.limits.message_bytes:,} (message_bytes): raise the limit, or make tau "
-                "shorter"
-            )
+        self.limits.check_received(self.host, len(body))
         message = decode(body)
         self._machine.check_message(peer, message)
         return message
@@ -205,30 +209,25 @@ class Driver:
         """How far it has come, as JSON has it."""
         with self._lock:
             facts = self._machine.facts()
-            wire = self._machine.wire_bytes
-            usage = {
-                peer: vars(used) | {"wire_bytes": wire[peer]}
-                for peer, used in self._machine.usage.items()
+        links = {
+            peer: {
+                **facts["links"][peer],
+                "acknowledged": outbox.acknowledged,
+                "waiting_bytes": outbox.nbytes,
+                "repeated": self.inboxes[peer].repeated,
+                "delay": self.delays.of(peer),
             }
-        first, last = self.results.range()
+            for peer, outbox in self.outboxes.items()
+        }
         return {
             **facts,
             "host": self.host,
             "error": self.error,
-            "results": [first, last],
+            "results": list(self.results.range()),
             "measured_delta": self.deployment.units(self.delays.bound),
             "journal_bytes": self._journal.nbytes,
             "snapshots": self._journal.snapshots,
-            "links": {
-                peer: {
-                    **usage[peer],
-                    "acknowledged": outbox.acknowledged,
-                    "waiting_bytes": outbox.nbytes,
-                    "repeated": self.inboxes[peer].repeated,
-                    "delay": self.delays.of(peer),
-                }
-                for peer, outbox in self.outboxes.items()
-            },
+            "links": links,
         }
 
     # --- jobs -----------------------------------------------------------------------------------
@@ -236,6 +235,16 @@ class Driver:
     def _has_room(self) -> bool:
         full = self._held_bytes + self._queued_bytes >= self.limits.input_bytes
         return self.error is not None or self._stopping or not full
+
+    def _takes(self, stream: str, facts: dict[str, Any]) -> bool:
+        """Whether rows may come in: there is room, or the interval that would make it waits for
+        these very rows.
+        """
+        return self._has_room() or (
+            not self._halted()
+            and self._holds.waits_for(stream, facts["producer"])
+            and self._machine.awaits(stream, facts["producer"])
+        )
 
     def _alive(self) -> None:
         if self.error is not None:
@@ -302,7 +311,7 @@ class Driver:
 
     def _seconds_left(self) -> float:
         """Until something has to happen by the clock."""
-        at = self._machine.next_time() if not self._halted() else None
+        at = self._machine.next_time(self._last_now) if not self._halted() else None
         if at is None:
             return _LONGEST_WAIT
         nanoseconds = at * UNITS[self.deployment.unit] - time.time_ns()
@@ -330,14 +339,6 @@ class Driver:
     def _halted(self) -> bool:
         return self._hindrance() is not None
 
-    def _check_state(self) -> None:
-        if (held := self._machine.nbytes) > self.limits.state_bytes:
-            raise SiteRefusedError(
-                f"windows and copies of others' windows take {held:,} bytes, more than the "
-                f"{self.limits.state_bytes:,} of the limit (state_bytes). Raise it and start the "
-                "site again: it goes on where it was. Or stop the query and make windows shorter"
-            )
-
     def _round(self, jobs: list[Job]) -> None:
         with self._lock:
             now = self._now()
@@ -354,8 +355,8 @@ class Driver:
                 self._happen(Event(What.ADVANCE, now))
             self._journal.sync()
             self._release(self._machine)
-            self._check_state()
-            more = more or self._machine.next_tick(now, self._halted()) is not None
+            self.limits.check_state(self._machine.nbytes)
+            more = more or self._machine.next_tick(now, self._halted(), self._holds) is not None
             held = self._machine.waiting_bytes()
         with self._wake:
             self._held_bytes = held
@@ -377,7 +378,7 @@ class Driver:
     def _tick(self, now: int) -> bool:
         """Let intervals end; whether more of them could."""
         for _ in range(_TICKS_IN_A_ROUND):
-            found = self._machine.next_tick(now, self._halted())
+            found = self._machine.next_tick(now, self._halted(), self._holds)
             if found is None:
                 return False
             self._happen(Event(What.TICK, found[1], {"stream": found[0]}))
@@ -391,12 +392,7 @@ class Driver:
         """Let out what the machine has made."""
         outputs = machine.take()
         for peer, seq, body in outputs.messages:
-            if len(body) > self.limits.message_bytes:
-                raise SiteRefusedError(
-                    f"message {seq} to {peer!r} has {len(body):,} bytes, more than the "
-                    f"{self.limits.message_bytes:,} of the limit (message_bytes). Raise it at all "
-                    "sites and start them again: they go on where they were"
-                )
+            self.limits.check_sent(peer, seq, len(body))
             self.outboxes[peer].add(seq, body)
         for number, interval, rows in outputs.results:
             self.results.append(number, interval, rows)

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -46,3 +47,14 @@ class Event:
             raise StateCorruptError(
                 f"a record of the journal is no event ({error}): it was written by another version"
             ) from error
+
+
+@dataclass
+class Job:
+    """Something that is to happen; `done` when it has, and cannot be lost any more."""
+
+    what: What
+    facts: dict[str, Any]
+    body: bytes
+    decoded: Any
+    done: "Future[bool]"  #: False if it had happened before

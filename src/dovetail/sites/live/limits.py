@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dovetail.errors import ArgumentError
+from dovetail.errors import ArgumentError, SiteRefusedError
 
 
 @dataclass(frozen=True)
@@ -21,3 +21,28 @@ class Limits:
     def __post_init__(self) -> None:
         if min(value for name, value in vars(self).items() if name.endswith("_bytes")) < 1:
             raise ArgumentError(f"limits of a site must be 1 byte or more: {self}")
+
+    def check_state(self, nbytes: int) -> None:
+        if nbytes > self.state_bytes:
+            raise SiteRefusedError(
+                f"windows and copies of others' windows take {nbytes:,} bytes, more than the "
+                f"{self.state_bytes:,} of the limit (state_bytes). Raise it and start the site "
+                "again: it goes on where it was. Or stop the query and make windows shorter"
+            )
+
+    def check_sent(self, peer: str, seq: int, nbytes: int) -> None:
+        """Of a message to another host."""
+        if nbytes > self.message_bytes:
+            raise SiteRefusedError(
+                f"message {seq} to {peer!r} has {nbytes:,} bytes, more than the "
+                f"{self.message_bytes:,} of the limit (message_bytes). Raise it at all sites and "
+                "start them again: they go on where they were"
+            )
+
+    def check_received(self, host: str, nbytes: int) -> None:
+        """Of a message to this host."""
+        if nbytes > self.message_bytes:
+            raise SiteRefusedError(
+                f"a message of {nbytes:,} bytes, but site {host!r} takes at most "
+                f"{self.message_bytes:,} (message_bytes): raise the limit, or make tau shorter"
+            )

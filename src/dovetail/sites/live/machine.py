@@ -19,8 +19,10 @@ from dovetail.sites.arrivals import Arrivals
 from dovetail.sites.costs import LinkPrice, Prices
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.events import Event, What
+from dovetail.sites.live.holds import Holds
 from dovetail.sites.messages import MOST_OPEN, PLANNER, Kind, Message, decode, encode
 from dovetail.sites.planner import joint
+from dovetail.sites.query import times_of
 from dovetail.sites.replanning import Planner
 from dovetail.sites.site import Site
 from dovetail.sites.virtual import Usage
@@ -45,6 +47,7 @@ class Feed:
     until: int  #: rows before this time are complete, where rows make the time
     rows: int = 0
     producers: dict[str, Pair] = field(default_factory=dict)  #: the last that each has put
+    newest: dict[str, int] = field(default_factory=dict)  #: the time of its newest row
 
 
 class Machine:
@@ -131,7 +134,12 @@ class Machine:
             feed.arrivals.push(rows)
             feed.rows += rows.num_rows
         if facts.get("producer") is not None:
-            feed.producers[facts["producer"]] = (facts["batch"], facts["part"])
+            producer = facts["producer"]
+            feed.producers[producer] = (facts["batch"], facts["part"])
+            if rows is not None and rows.num_rows:
+                column = rows.column(self.deployment.query.stream(facts["stream"]).time)
+                newest = int(times_of(column).max())
+                feed.newest[producer] = max(newest, feed.newest.get(producer, newest))
         if facts.get("until") is not None:
             feed.until = max(feed.until, facts["until"])
 
@@ -165,7 +173,9 @@ class Machine:
 
     # --- what is asked of it --------------------------------------------------------------------
 
-    def next_tick(self, now: int, halted: bool) -> tuple[str, int] | None:
+    def next_tick(
+        self, now: int, halted: bool, holds: Holds | None = None
+    ) -> tuple[str, int] | None:
         """The stream whose next interval is the first to have ended, and the time to tell it.
 
         `halted`: no interval is to be begun now, as what it would send has no room.
@@ -177,25 +187,37 @@ class Machine:
             if self._held_up(name, interval):
                 continue
             if self.deployment.clock == "wall":
-                if now >= self.deployment.query.tick_time(interval):
+                held = holds and not holds.may_end(name, interval, feed.newest, now)
+                if self.is_behind(name, now) and not held:
                     return name, now
             elif feed.until >= self.deployment.query.boundary(interval):
                 return name, self.deployment.query.tick_time(interval)
         return None
+
+    def is_behind(self, name: str, now: int) -> bool:
+        """Whether an interval of a stream is over, by the wall clock, that has not been ended."""
+        return now >= self.deployment.query.tick_time(self.feeds[name].next_interval)
+
+    def awaits(self, name: str, producer: str) -> bool:
+        """Whether the next interval of a stream could end, but for rows of a producer."""
+        feed = self.feeds[name]
+        ended = self.deployment.query.tick_time(feed.next_interval)
+        held_up = self._held_up(name, feed.next_interval)
+        return not held_up and feed.newest.get(producer, ended - 1) < ended
 
     def _held_up(self, name: str, interval: int) -> bool:
         """Whether a stream is too far ahead of what all are done with."""
         ahead = self.deployment.ahead
         return self.deployment.heartbeats and interval - self.sites[name].settled > ahead
 
-    def next_time(self) -> int | None:
-        """When something will have to happen by the wall clock alone."""
+    def next_time(self, after: int) -> int | None:
+        """When something will have to happen by the wall clock alone, later than this."""
         times = [due for site in self.sites.values() if (due := site.due()) is not None]
         if self.deployment.clock == "wall":
             times += [
                 self.deployment.query.tick_time(feed.next_interval)
                 for name, feed in self.feeds.items()
-                if not self._held_up(name, feed.next_interval)
+                if not (self._held_up(name, feed.next_interval) or self.is_behind(name, after))
             ]
         return min(times, default=None)
 
@@ -275,6 +297,10 @@ class Machine:
         first = self.sites[self.names[0]]
         return {
             "streams": streams,
+            "links": {
+                peer: {**vars(used), "wire_bytes": self.wire_bytes[peer]}
+                for peer, used in self.usage.items()
+            },
             "result_count": self.result_count,
             "result_rows": self.result_rows,
             "plan": first.schedule.newest.to_json(),

@@ -1,0 +1,105 @@
+"""Sites that are killed at any moment while rows keep coming: exact results."""
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
+from dovetail.sites.live.client import SiteClient
+from dovetail.sites.live.deployment import Deployment
+from dovetail.sites.live.local import LocalSites
+from dovetail.testing.sites import counted, window_join
+
+SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
+TAU = 100  # ms
+LATENESS = 800  # so long may a put take on a busy machine
+INTERVALS = 50
+
+
+def wall_query(sites: LocalSites) -> Deployment:
+    streams = tuple(
+        Stream(name, SCHEMA, TimeWindow(4 * TAU), site=host)
+        for name, host in zip("AB", sites.hosts, strict=True)
+    )
+    query = Query(streams, (("A.k", "B.k"),), TAU, 0, LATENESS)
+    steps = {"A": [Step("B", Algorithm.SM_S2)], "B": [Step("A", Algorithm.SP_D)]}
+    first = time.time_ns() // 1_000_000 // TAU + 5
+    addresses = {host: sites.address(host) for host in sites.hosts}
+    return Deployment("wall", Plan(query, steps), addresses, first_interval=first)
+
+
+class Source(threading.Thread):
+    """Makes rows by the wall clock, and puts them one interval after the other, however late."""
+
+    def __init__(self, sites: LocalSites, deployment: Deployment, stream: str, intervals: int):
+        super().__init__(daemon=True)
+        self.batches: list[pa.RecordBatch] = []
+        self.late = -1
+        self._deployment, self._stream, self._intervals = deployment, stream, intervals
+        self._client = SiteClient(
+            deployment.addresses[deployment.query.stream(stream).site], sites.access
+        )
+
+    def run(self) -> None:
+        rng = np.random.default_rng(ord(self._stream))
+        start = (self._deployment.first_interval - 1) * TAU
+        with self._client as client:
+            for number in range(self._intervals):
+                times = start + number * TAU + np.sort(rng.integers(0, TAU, 5))
+                time.sleep(max(0.0, (int(times[-1]) + 1) / 1000 - time.time()))
+                rows = pa.record_batch({"ts": times, "k": rng.integers(0, 8, 5)})
+                self.batches.append(rows)
+                self.late = client.put(
+                    "wall", self._stream, rows, producer="p", batch=number
+                ).late  # fmt: skip
+
+
+def test_site_when_killed_and_the_wall_clock_ends_intervals_then_results_are_exact(
+    tmp_path: Path, kill
+) -> None:
+    sites = LocalSites(tmp_path, ("h0", "h1"), {"durable": False})
+    for host in sites.hosts:
+        sites.start(host)
+    sites.addresses()
+    deployment = wall_query(sites)
+    clients = [SiteClient(a, sites.access) for a in deployment.addresses.values()]
+    for client in clients:
+        client.start(deployment)
+    sources = [Source(sites, deployment, name, INTERVALS) for name in "AB"]
+    for source in sources:
+        source.start()
+    time.sleep(1.0)
+    kill(sites, "h1", 1.5 * LATENESS / 1000)  # intervals end meanwhile
+    for source in sources:
+        source.join(30)
+        assert source.late == 0
+    last = deployment.first_interval + INTERVALS - 1
+    while min(s.settled for c in clients for s in c.status("wall").streams.values()) < last:
+        time.sleep(0.1)
+    found: Counter[Any] = Counter()
+    for client in clients:
+        for result in client.results("wall"):
+            found.update(counted(pa.Table.from_batches([result.rows])))
+        client.close()
+    base = (deployment.first_interval - 1) * TAU
+    streams = {
+        name: pa.record_batch(
+            {
+                "ts": np.concatenate([np.asarray(b.column("ts")) for b in source.batches]) - base,
+                "k": np.concatenate([np.asarray(b.column("k")) for b in source.batches]),
+            }
+        )
+        for name, source in zip("AB", sources, strict=True)
+    }
+    expected: Counter[Any] = Counter()
+    for rows in window_join(deployment.query, streams, INTERVALS).values():
+        for (a, k, b, same), count in rows.items():
+            expected[a + base, k, b + base, same] += count
+    assert expected.total() > 100
+    assert found == expected, f"lost {expected - found}, not to be {found - expected}"
+    sites.stop()

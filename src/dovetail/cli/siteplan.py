@@ -11,21 +11,12 @@ from dovetail.cli.sitefile import QueryFile
 from dovetail.cli.siteinputs import first_time, statistics
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import format_bytes
-from dovetail.sites.costs import CostModel, LinkPrice, Prices
-from dovetail.sites.live.deployment import UNITS, Deployment
+from dovetail.sites.costs import CostModel
+from dovetail.sites.live.deployment import UNITS, Deployment, prices_of
 from dovetail.sites.plan import Plan
 from dovetail.sites.planner import exhaustive, greedy, joint
 
 _INTERVALS_AHEAD = 2  # a query that goes by the clock begins when all sites have heard of it
-
-
-def prices(file: QueryFile) -> Prices:
-    """What messages cost: by the shape of the links, or else by their bytes."""
-    links = {
-        ends: LinkPrice(shape.latency * file.second, shape.bandwidth / file.second)
-        for ends, shape in file.shapes.items()
-    }
-    return Prices(LinkPrice(0.0, 1.0), links)
 
 
 def choose(file: QueryFile) -> Plan:
@@ -33,7 +24,7 @@ def choose(file: QueryFile) -> Plan:
     part = file.plan
     if part.fixed is not None:
         return part.fixed
-    model = CostModel(file.query, statistics(file), prices(file))
+    model = CostModel(file.query, statistics(file), prices_of(file.shapes, file.second))
     planner = {"joint": joint, "greedy": greedy, "exhaustive": exhaustive}[part.planner]
     return planner(model, part.algorithms)
 
@@ -80,6 +71,6 @@ def print_plan(console: Console, file: QueryFile, plan: Plan) -> None:
     except JobFileError:
         console.print("Nothing is known of the streams, so neither of what will be sent.")
         return
-    cost = CostModel(file.query, known, prices(file)).plan(plan)
+    cost = CostModel(file.query, known, prices_of(file.shapes, file.second)).plan(plan)
     sent = format_bytes(round(cost.nbytes * file.second))
     console.print(f"Expected: {sent} and {cost.messages * file.second:.1f} messages a second.")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
+from dovetail.sites.costs import LinkPrice, Prices
 from dovetail.sites.plan import PAPER, Algorithm, Plan
 from dovetail.sites.query import Query, Stream
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
@@ -45,6 +46,18 @@ class Shape:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Shape":
         return cls(data["latency"], data["bandwidth"] or math.inf, data["cut"])
+
+
+def prices_of(shapes: Mapping[tuple[str, str], Shape], second: float) -> Prices:
+    """What messages cost: by the shape of the links, or else by their bytes.
+
+    `second`: in the unit of the time columns. Whoever plans, and plans again, goes by these.
+    """
+    links = {
+        ends: LinkPrice(shape.latency * second, shape.bandwidth / second)
+        for ends, shape in shapes.items()
+    }
+    return Prices(LinkPrice(0.0, 1.0), links)
 
 
 @dataclass(frozen=True)

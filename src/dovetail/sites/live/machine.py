@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from dovetail.errors import ArgumentError
 from dovetail.sites.arrivals import Arrivals
-from dovetail.sites.costs import LinkPrice, Prices
-from dovetail.sites.live.deployment import Deployment
+from dovetail.sites.live.deployment import Deployment, prices_of
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.holds import Holds
 from dovetail.sites.messages import MOST_OPEN, PLANNER, Kind, Message, decode, encode
@@ -86,12 +85,9 @@ class Machine:
         deployment = self.deployment
         if not deployment.replan_every:
             return None
-        links = {
-            ends: LinkPrice(deployment.units(s.latency), s.bandwidth / deployment.units(1.0))
-            for ends, s in deployment.shapes.items()
-        }
+        prices = prices_of(deployment.shapes, deployment.units(1.0))
         choose = partial(joint, algorithms=deployment.algorithms)
-        return Planner(deployment.plan, self, Prices(LinkPrice(1.0), links), choose=choose)
+        return Planner(deployment.plan, self, prices, choose=choose)
 
     # --- what happens ---------------------------------------------------------------------------
 

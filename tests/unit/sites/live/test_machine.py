@@ -11,12 +11,16 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import ArgumentError, SiteUnavailableError
-from dovetail.sites import Algorithm, Header, Kind, Message, Plan, Query, Step
-from dovetail.sites.live.deployment import Deployment
+from dovetail.sites import Algorithm, Header, Kind, Message, Plan, Query, Step, TimeWindow
+from dovetail.sites.costs import CostModel
+from dovetail.sites.estimates import Statistics, StreamStatistics
+from dovetail.sites.live.deployment import Deployment, prices_of
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine, rows_bytes
+from dovetail.sites.messages import decode
+from dovetail.sites.planner import joint
 from dovetail.testing.sites import counted, window_join
 
 INTERVALS = 10
@@ -125,6 +129,23 @@ def test_machine_when_a_message_does_not_fit_the_query_then_refuses_it(
     ):
         with pytest.raises(ArgumentError, match=said):
             machine.check_message("A", Message(header, {"probe": probe}))
+
+
+def test_machine_when_no_link_is_shaped_then_plans_again_by_bytes(make) -> None:
+    query, _ = make(*[(1, range(6), 400, TimeWindow(100))] * 2)
+    statistics = Statistics(
+        {n: StreamStatistics(1.0, 416, {f"{n}.a": 90.0}) for n in query.names},
+        shared={("A.a", "B.a"): 1.0, ("B.a", "A.a"): 1.0},
+        matched={("A.a", "B.a"): 0.01, ("B.a", "A.a"): 0.01},
+    )
+    best = joint(CostModel(query, statistics, prices_of({}, 1.0)))
+    wasteful = Plan(query, {"A": [Step("B", Algorithm.SP_D)], "B": [Step("A", Algorithm.SP_S)]})
+    for plan, changes in ((best, False), (wasteful, True)):
+        machine = Machine(replace(deployed(query, Algorithm.SP_S, replan_every=5), plan=plan), "A")
+        assert machine.planner is not None
+        machine.planner.consider(statistics, 50)
+        sent = [decode(body).header.kind for _, _, body in machine.take().messages]
+        assert (Kind.PREPARE in sent) == changes, plan
 
 
 def test_driver_when_links_show_another_delay_then_delta_follows(

@@ -30,6 +30,7 @@ class Planner:
         gain: float = 1.2,
     ) -> None:  # fmt: skip
         self.query = plan.query
+        self.delta = plan.query.delta  #: the longest delay of a message, as it is known now
         self.plan = plan  #: the newest that all sites agreed on
         self.changes: list[tuple[int, Plan]] = []  #: with their first intervals
         self.statistics: Statistics | None = None
@@ -73,7 +74,7 @@ class Planner:
             self._later = plan
             return
         reached = (now - self.query.lateness) / self.query.tau
-        ahead = _TRIPS * self.query.delta / self.query.tau
+        ahead = _TRIPS * self.delta / self.query.tau
         self._propose(plan, math.floor(reached + ahead) + 1)
 
     def _propose(self, plan: Plan, interval: int) -> None:

@@ -112,6 +112,11 @@ class Deployment:
     def streams_of(self, host: str) -> tuple[str, ...]:
         return tuple(stream.name for stream in self.query.streams if stream.site == host)
 
+    @property
+    def follows_delays(self) -> bool:
+        """Whether `delta` is to be what links show, as sites or the planner go by it."""
+        return self.clock == "wall" and (not self.heartbeats or self.replan_every > 0)
+
     def units(self, seconds: float) -> int:
         """A span of time in the unit of the time columns, rounded up."""
         return math.ceil(seconds * 1_000_000_000 / UNITS[self.unit])

@@ -62,13 +62,13 @@ class Driver:
         self.host = host
         self.limits = limits or Limits()
         self.error: str | None = None
-        self.delays = Delays()
         self._journal = Journal(
             directory, deployment.digest, durable=self.limits.durable,
             snapshot_bytes=self.limits.snapshot_bytes,
         )  # fmt: skip
         self.results = ResultLog(directory)
         others = [other for other in deployment.hosts if other != host]
+        self.delays = Delays(host, others)
         shapes = deployment.shapes
         self.outboxes = {other: Outbox(shapes.get((host, other), Shape())) for other in others}
         self._machine = self._restore()
@@ -179,7 +179,7 @@ class Driver:
         with self._inbox_lock:
             self._alive()
             inbox.check(int(facts["first"]), int(facts["last"]))
-            self.delays.told(peer, float(facts.get("delay", 0.0)))
+            self.delays.told(facts.get("delays", {}))
             decoded = {seq: self._checked(peer, body) for seq, body in messages}
             for seq, body in inbox.take(messages):
                 message = decoded.get(seq)  # else it came early, in an earlier call
@@ -408,9 +408,9 @@ class Driver:
 
     def _adjust_delta(self, now: int) -> None:
         """Go by what was measured: at once if it is longer, else when it is less than half."""
-        if self.deployment.heartbeats:
+        if not self.deployment.follows_delays:
             return
-        measured = self.deployment.units(self.delays.bound)
-        current = next(iter(self._machine.sites.values())).delta
-        if measured and (measured > current or 2 * measured < current):
+        measured, current = self.deployment.units(self.delays.bound), self._machine.delta
+        shorter = 0 < 2 * measured < current and self.delays.complete
+        if measured > current or shorter:
             self._happen(Event(What.DELTA, now, {"delta": measured}))

@@ -2,7 +2,8 @@
 
 One call carries as many messages as there are, up to what travels in about a second, and is
 answered when they are safe at the other end. After a failure all that is not acknowledged is sent
-again, from a call without messages on, which only asks what the other end has.
+again, from a call without messages on, which only asks what the other end has. Calls also carry
+what is known of the delays of all links (`delays`).
 """
 
 import logging
@@ -24,6 +25,7 @@ _SHORT_SECONDS, _LONG_SECONDS = 0.5, 2.0  # of a call: the next may be larger, o
 _CALL_SECONDS = 30.0  # and what the messages take at this rate; then the link counts as broken
 _SLOWEST = 8 << 10  # bytes a second
 _IDLE_SECONDS = 0.5
+_BEAT_SECONDS = 1.0  # a link that has nothing to send is tried so often, where delays matter
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts
 _STOP_SECONDS = 2.0  # a call that takes longer is left to itself
 
@@ -61,6 +63,7 @@ class Link:
         self._connected_to = ""
         self._stop = threading.Event()
         self._size = CallSize()
+        self._called = 0.0  # when it last worked
         self._highest = 0  # number that was ever sent from here
         self._thread = threading.Thread(target=self._run, name=f"link to {peer}", daemon=True)
 
@@ -117,12 +120,21 @@ class Link:
                 _log.info("%s can send to %s again", self._driver.host, self.peer)
             self.error = None
         posted = self._outbox.take(self._size.nbytes, _IDLE_SECONDS)
+        begin = time.monotonic()
         if posted:
-            begin = time.monotonic()
             self._call(address, [(p.seq, p.body) for p in posted])
-            now = time.monotonic()
-            self._size.took(now - begin)
-            self._driver.delays.measured(self.peer, now - posted[0].posted)
+            self._size.took(time.monotonic() - begin)
+            self._driver.delays.measured(self.peer, time.monotonic() - posted[0].posted)
+        elif self._is_to_beat(begin):
+            self._call(address, [])
+            delay = time.monotonic() - begin + self._outbox.shape.latency
+            self._driver.delays.measured(self.peer, delay)
+
+    def _is_to_beat(self, now: float) -> bool:
+        """Whether to call for nothing, so that every link is measured, and told of."""
+        if not self._driver.deployment.follows_delays or self._outbox.shape.cut:
+            return False
+        return now - self._called > _BEAT_SECONDS
 
     def _call(self, address: str, messages: list[tuple[int, bytes]]) -> None:
         driver, outbox = self._driver, self._outbox
@@ -130,7 +142,7 @@ class Link:
         facts = {
             "first": outbox.acknowledged + 1,
             "last": outbox.last,
-            "delay": driver.delays.longest,
+            "delays": driver.delays.reports(),
         }
         path = (MESSAGES, deployment.name, deployment.digest, driver.host)
         self.resent += sum(1 for seq, _ in messages if seq <= self._highest)
@@ -140,6 +152,7 @@ class Link:
             client, access = self._client, self._access
             answer = put(client, access, path, [envelopes(messages)], facts, patience)
         self.calls += 1
+        self._called = time.monotonic()
         outbox.acknowledge(int(answer["through"]))
         driver.wake()
 

@@ -74,6 +74,7 @@ class Machine:
         self.sent = dict.fromkeys(others, 0)
         self.usage = {other: Usage() for other in others}  #: what was sent, each message once
         self.wire_bytes = dict.fromkeys(others, 0)  #: of the same, as they travel
+        self.delta = query.delta  #: the longest delay of a message, as it is known now
         self.result_count = 0
         self.result_rows = 0
         self.planner = self._make_planner() if host == deployment.hosts[0] else None
@@ -109,8 +110,11 @@ class Machine:
                 for site in self.sites.values():
                     site.advance(now)
             case What.DELTA:
+                self.delta = facts["delta"]
                 for site in self.sites.values():
-                    site.delta = facts["delta"]
+                    site.delta = self.delta
+                if self.planner is not None:
+                    self.planner.delta = self.delta
         while self._local:
             self._deliver(self._local.popleft(), now)
 

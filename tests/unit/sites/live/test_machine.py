@@ -165,7 +165,9 @@ def test_driver_when_links_show_another_delay_then_delta_follows(
         assert driver.status()["streams"]["A"]["delta"] == 12
         for _ in range(64):
             driver.delays.measured("B", 0.5)
-        driver.delays.told("B", 2.0)  # what others say counts, too
+        driver._round([])
+        assert driver.status()["streams"]["A"]["delta"] == 12  # B may know better
+        driver.delays.told({"B": (1.0, 2.0, True)})
         driver._round([])
         assert driver.status()["streams"]["A"]["delta"] == 3
     finally:

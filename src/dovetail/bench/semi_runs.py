@@ -25,6 +25,7 @@ from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import describe
 from dovetail.bench.result import Failure
 from dovetail.sites import (
+    Algorithm,
     CostModel,
     Kind,
     LinkPrice,
@@ -297,6 +298,22 @@ class Choice:
     def added(self) -> float:
         """By equation 1."""
         return self.model.added(self.plan).time
+
+
+def meets_at_one_site(plan: Plan) -> bool:
+    """Whether the rows of all sequences end up at the same site."""
+    ends = set()
+    for placed in plan.placed.values():
+        last = placed[-1]
+        name = last.source if last.algorithm.at_source else last.stream
+        ends.add(plan.query.stream(name).site)
+    return len(ends) == 1
+
+
+def simple_share(plan: Plan) -> float:
+    """The share of the steps that send full rows without asking for keys first."""
+    steps = list(plan.steps())
+    return sum(step.algorithm in (Algorithm.SP_S, Algorithm.SP_D) for step in steps) / len(steps)
 
 
 def planned(model: CostModel) -> dict[str, Choice]:

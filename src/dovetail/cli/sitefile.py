@@ -26,7 +26,7 @@ from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
 from dovetail.sites.query import Query, Stream
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
 
-PLANNERS = ("joint", "greedy", "exhaustive", "fixed")
+PLANNERS = ("joint", "greedy", "algorithm-10", "exhaustive", "fixed")
 PACES = ("heartbeats", "delta")
 INPUTS = ("made-up", "file")
 _SIZES = (

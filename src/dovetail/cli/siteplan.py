@@ -14,8 +14,11 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.sites.costs import CostModel
 from dovetail.sites.live.deployment import UNITS, Deployment, prices_of
 from dovetail.sites.plan import Plan
-from dovetail.sites.planner import exhaustive, greedy, joint
+from dovetail.sites.planner import algorithm_10, exhaustive, greedy, joint
 
+_PLANNERS = {
+    "joint": joint, "greedy": greedy, "algorithm-10": algorithm_10, "exhaustive": exhaustive,
+}  # fmt: skip
 _INTERVALS_AHEAD = 2  # a query that goes by the clock begins when all sites have heard of it
 
 
@@ -25,8 +28,7 @@ def choose(file: QueryFile) -> Plan:
     if part.fixed is not None:
         return part.fixed
     model = CostModel(file.query, statistics(file), prices_of(file.shapes, file.second))
-    planner = {"joint": joint, "greedy": greedy, "exhaustive": exhaustive}[part.planner]
-    return planner(model, part.algorithms)
+    return _PLANNERS[part.planner](model, part.algorithms)
 
 
 def deployment(file: QueryFile, plan: Plan, addresses: Mapping[str, str]) -> Deployment:

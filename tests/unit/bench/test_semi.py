@@ -11,7 +11,15 @@ from dovetail.bench.result import Result
 from dovetail.bench.semi_formulas import OPERATION, PaperCosts
 from dovetail.bench.semi_observations import OBSERVATIONS, observations
 from dovetail.bench.semi_oneway import DEFAULT, one_way, pairs_of, settings
-from dovetail.bench.semi_plans import random_plan
+from dovetail.bench.semi_plans import (
+    ALGORITHM_10,
+    EXHAUSTIVE,
+    GREEDY,
+    TABLE_3,
+    Asked,
+    _goals,
+    random_plan,
+)
 from dovetail.bench.semi_runs import (
     Feed,
     Net,
@@ -20,12 +28,14 @@ from dovetail.bench.semi_runs import (
     central,
     draw,
     make_query,
+    meets_at_one_site,
     rank_correlation,
     rows_of,
     ship,
+    simple_share,
     times_and_keys,
 )
-from dovetail.sites import Algorithm, Simulation
+from dovetail.sites import Algorithm, Plan, Simulation, Step
 from dovetail.sites.messages import HEADER_BYTES
 from dovetail.testing.sites import window_join
 
@@ -71,7 +81,10 @@ def test_plans_when_tiny_then_every_planner_is_measured(assert_sound: Sound) -> 
     assert_sound(found)
     rivals = ("greedy", "exhaustive", "algorithm-10", "random", "central")
     assert set(found.ratios) == {f"{rival}/full" for rival in rivals}
-    assert set(found.facts["goals"]) == {"mean T_G / T_E at most, full", "rank correlation, full"}
+    mean = "mean T_G / T_E at most, full"
+    assert set(found.facts["goals"]) == {mean, f"{mean}, Algorithm 10", "rank correlation, full"}
+    joint = found.facts["plans of"]["joint"]["full"]
+    assert 0 <= joint["share of steps that are simple joins"] <= 1
     table = found.facts["T_G / T_E"]
     assert table["equation 1, Algorithm 10"]["full"]["mean"] >= 1
     assert 1 <= table["equation 1, greedy"]["full"]["mean"] < 1.3
@@ -210,6 +223,26 @@ def test_least_when_counted_by_loops_then_is_the_same() -> None:
     assert 0 < sum(heads) < len(heads)
     expected = min(sum(heads) * 108, sum(stored) * 38) / span.seconds
     assert semi_bound.least_bytes(case, streams, span) == pytest.approx(expected)
+
+
+def test_goals_when_algorithm_10_misses_what_greedy_reaches_then_say_so() -> None:
+    measured = {GREEDY: 1.0, ALGORITHM_10: 3.0, EXHAUSTIVE: 1.0}
+    goals = _goals({graph: [Asked(measured, measured, measured)] for graph in TABLE_3})
+    for graph in TABLE_3:
+        assert goals[f"mean T_G / T_E at most, {graph}"]["met"]
+        missed = goals[f"mean T_G / T_E at most, {graph}, Algorithm 10"]
+        assert (missed["reached"], missed["met"]) == (3.0, False)
+
+
+def test_plan_when_described_then_says_where_rows_meet_and_by_what_joins() -> None:
+    query = make_query(two(DEFAULT, DEFAULT), "chain", NET)
+    for there, back, one_site, simple in (
+        (Algorithm.SP_S, Algorithm.SP_D, True, 1.0),
+        (Algorithm.SP_D, Algorithm.SM_D1, False, 0.5),
+        (Algorithm.SM_S1, Algorithm.SM_D2, True, 0.0),
+    ):
+        plan = Plan(query, {"S1": [Step("S2", there)], "S2": [Step("S1", back)]})
+        assert (meets_at_one_site(plan), simple_share(plan)) == (one_site, simple)
 
 
 def test_weights_when_a_selectivity_is_given_then_two_rows_agree_that_often() -> None:

@@ -14,7 +14,10 @@ from dovetail.cli.sitefile import read_query, read_site
 from dovetail.cli.siteinputs import feed, first_time, statistics
 from dovetail.cli.siteplan import choose, deployment
 from dovetail.errors import JobFileError, SiteAccessError
+from dovetail.sites.costs import CostModel
+from dovetail.sites.live.deployment import prices_of
 from dovetail.sites.plan import Algorithm
+from dovetail.sites.planner import algorithm_10, greedy, joint
 from dovetail.sites.windows import CountWindow, TimeWindow
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -61,6 +64,14 @@ def test_query_file_when_read_then_says_what_stands_there(tmp_path: Path) -> Non
     handed = deployment(file, plan, {"paris": "grpc://127.0.0.1:1", "r2": "grpc://127.0.0.1:2"})
     assert handed.first_interval == 1
     assert handed.plan is plan
+
+
+def test_query_file_when_it_names_a_planner_then_that_one_chooses(tmp_path: Path) -> None:
+    for name, planner in (("algorithm-10", algorithm_10), ("greedy", greedy), ("joint", joint)):
+        text = QUERY.replace("[[links]]", f'[plan]\nplanner = "{name}"\n[[links]]')
+        file = read_query(written(tmp_path, text))
+        prices = prices_of(file.shapes, file.second)
+        assert choose(file) == planner(CostModel(file.query, statistics(file), prices))
 
 
 @pytest.mark.parametrize(

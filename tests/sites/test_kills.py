@@ -103,3 +103,39 @@ def test_site_when_killed_and_the_wall_clock_ends_intervals_then_results_are_exa
     assert expected.total() > 100
     assert found == expected, f"lost {expected - found}, not to be {found - expected}"
     sites.stop()
+
+
+def test_sites_when_killed_at_random_moments_while_rows_come_then_results_are_exact(
+    tmp_path: Path, run, kill
+) -> None:
+    # snapshots again and again, and plans that change, so that kills meet all of it
+    sites = LocalSites(tmp_path, ("h0", "h1"), {"snapshot_bytes": "4 KB", "durable": False})
+    for host in sites.hosts:
+        sites.start(host)
+    running = run(sites, 21, (Algorithm.SM_D2,), intervals=60, replan_every=3)
+    errors: list[Exception] = []
+
+    def feed(stream: str) -> None:
+        try:
+            for interval in range(1, running.intervals + 1):
+                running.put(stream, interval)
+                time.sleep(0.02)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    feeders = [threading.Thread(target=feed, args=(n,)) for n in running.deployment.query.names]
+    for feeder in feeders:
+        feeder.start()
+    rng = np.random.default_rng(7)
+    kills = 0
+    while any(feeder.is_alive() for feeder in feeders):
+        time.sleep(rng.uniform(0.05, 0.4))
+        if kills < 4:
+            kill(sites, sites.hosts[rng.integers(2)])
+            kills += 1
+    running.drain()
+    assert not errors
+    assert kills >= 3, "the rows came too fast for that"
+    assert running.check() > 200
+    assert any(client.status(running.name).changes for client in running.clients.values())
+    sites.stop()

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, seed, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.sites import rows
@@ -27,7 +27,7 @@ from dovetail.testing.sites import counted, window_join
 
 pytestmark = pytest.mark.fuzz
 
-CASES = 1_000
+CASES = 4 * settings.default.max_examples  #: of each test; many more under `make fuzz`
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +66,19 @@ class Case:
     slow: bool = False  #: some messages take up to four times delta
     change_every: int = 0  #: intervals; 0: one plan for all
     late_intervals: float = 0.0  #: by how much rows come after their time, at most
+    hosts: int = 0  #: that the streams share, in turn; 0: each has its own
 
     @property
     def names(self) -> list[str]:
         return [f"S{i}" for i in range(self.streams)]
 
     def query(self, rng: np.random.Generator) -> Query:
-        streams = tuple(Stream(n, self._schema(), self._window(rng)) for n in self.names)
+        streams = tuple(
+            Stream(
+                name, self._schema(), self._window(rng), site=f"h{i % (self.hosts or self.streams)}"
+            )
+            for i, name in enumerate(self.names)
+        )
         on = topology(self.graph, self.names, self.columns)
         delta, late = (int(n * self.tau) for n in (self.delta_intervals, self.late_intervals))
         return Query(streams, tuple(on), self.tau, delta, late, compact=self.compact)
@@ -236,6 +242,7 @@ def check(case: Case, make: type[Simulation] = Simulation) -> Counter[str]:
     )
     used = {step.algorithm.value for step in plan.steps()}
     happened.update([case.graph, case.window, case.delays, *used])
+    happened["shared hosts"] += 0 < case.hosts < case.streams
     return happened
 
 
@@ -262,6 +269,7 @@ def cases(
         on_wire=st.sampled_from([False, False, False, True]),
         compact=st.booleans(),
         late_intervals=st.sampled_from([0.0, 0.0, 0.7, 1.5]),
+        hosts=st.sampled_from([0, 0, 1, 2]),
     ).map(_kept_small)
 
 
@@ -302,19 +310,18 @@ def test_sites_when_delays_stay_within_delta_then_emit_what_one_place_would(
 ) -> None:
     happened: Counter[str] = Counter()
 
-    @seed(heartbeats)
-    @settings(max_examples=CASES // 2)
+    @settings(max_examples=CASES)
     @given(cases(tuple(Algorithm), heartbeats))
     def run(case: Case) -> None:
         happened.update(check(case))
 
     run()
-    assert happened["cases"] >= CASES // 2
+    assert happened["cases"] >= CASES
     assert happened["results"] > 10_000
     assert happened["rows_sent"] > 10_000
     assert happened["out_of_order"] > 1_000
-    for kind in (*GRAPHS, *WINDOWS, *DELAYS, *(a.value for a in Algorithm)):
-        assert happened[kind] > CASES // 20, f"hardly a case with {kind}: {happened}"
+    for kind in (*GRAPHS, *WINDOWS, *DELAYS, *(a.value for a in Algorithm), "shared hosts"):
+        assert happened[kind] > CASES // 10, f"hardly a case with {kind}: {happened}"
 
 
 @pytest.mark.parametrize("heartbeats", [False, True])
@@ -326,15 +333,14 @@ def test_sites_when_plans_change_and_messages_are_slow_then_emit_what_one_place_
         lambda case: replace(case, change_every=1 + case.seed % 3, slow=heartbeats, intervals=9)
     )
 
-    @seed(2 + heartbeats)
-    @settings(max_examples=75)
+    @settings(max_examples=CASES // 6)
     @given(late)
     def run(case: Case) -> None:
         happened.update(check(case))
 
     run()
     assert happened["results"] > 1_000
-    assert happened["changes"] > 75
+    assert happened["changes"] > CASES // 6
 
 
 @pytest.mark.parametrize("case", FAILED_BEFORE)

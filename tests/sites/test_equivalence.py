@@ -133,6 +133,7 @@ def test_routers_when_run_then_every_plan_finds_the_same(tmp_path, monkeypatch, 
     said = capsys.readouterr().out
     assert "planner's choice" in said
     assert "results with each of them" in said
+    assert (tmp_path / "routers.png").stat().st_size > 10_000
 
 
 def since(start: int, rows: pa.RecordBatch) -> pa.RecordBatch:

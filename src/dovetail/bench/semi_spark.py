@@ -14,6 +14,7 @@ the other, and a key with it) over the bytes that our sites sent each other.
 """
 
 import shutil
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -165,12 +166,21 @@ class Outcome:
             LEAST: self.case.least_bytes,
         }
 
+    def _sent(self) -> dict[str, float | None]:
+        """Medians: header and data, as costs count them, and messages as they travel."""
+        runs = self.runs.done.get(SITES, {}).values()
+        return {
+            name: significant(statistics.median(run.facts[fact] for run in runs) if runs else None)
+            for name, fact in (("counted", "bytes_sent"), ("on the wire", "bytes_on_the_wire"))
+        }
+
     def facts(self) -> dict[str, Any]:
         return {
             "result_rows": self.case.pairs,
             "rows that meet one": {s: int(np.count_nonzero(m)) for s, m in self.case.met.items()},
             "plan": repr(self.plan),
             "bytes": {name: significant(value) for name, value in self._rival_bytes().items()},
+            "bytes between the sites": self._sent(),
             "contenders": self.runs.facts(),
         }
 

@@ -110,7 +110,10 @@ class Site:
                 ONE_WAY[step.algorithm].asked(self, step, message)
             case Kind.ROWS | Kind.FOUND:
                 step = self._step(header)
-                task = self._parked.pop((step.head, step.index, header.interval))
+                task = self._parked.pop((step.head, step.index, header.interval), None)
+                if task is None:  # an answer to no question: whoever sent it is not in order
+                    self.late += 1
+                    return
                 ONE_WAY[step.algorithm].answered(self, step, task, message)
             case Kind.DROP:
                 self._copies[sender] = Copy(self.query.stream(sender), header.interval - 1)

@@ -7,8 +7,10 @@ read on the way, so plain connections are for the loopback interface only, for t
 
 import hmac
 import ipaddress
+import logging
 import os
 import socket
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from pyarrow import flight
 
 from dovetail.errors import SiteAccessError, SiteError
 
+_log = logging.getLogger(__name__)
 TOKEN_VARIABLE = "DOVETAIL_SITE_TOKEN"
 TOKEN_FILE_VARIABLE = "DOVETAIL_SITE_TOKEN_FILE"
 CA_VARIABLE = "DOVETAIL_SITE_CA"
@@ -48,6 +51,7 @@ class Access:
         token_file = token_file or (None if token else os.environ.get(TOKEN_FILE_VARIABLE))
         if token_file:
             token = _read(Path(token_file), "token").decode("utf-8", "replace")
+            _warn_if_open(Path(token_file))
         if not token or not token.strip():
             raise SiteAccessError(
                 "there is no token: name a file that holds it (token_file), or set "
@@ -99,6 +103,12 @@ class TokenGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             given = given.encode("utf-8", "replace")
         if not hmac.compare_digest(given, self._wanted):
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")
+
+
+def _warn_if_open(path: Path) -> None:
+    """Whoever has the token may read and write all that sites have."""
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        _log.warning("the token file %s can be read by others: chmod 600 %s", path, path)
 
 
 def is_tls(address: str) -> bool:

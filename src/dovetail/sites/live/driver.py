@@ -72,7 +72,8 @@ class Driver:
         shapes = deployment.shapes
         self.outboxes = {other: Outbox(shapes.get((host, other), Shape())) for other in others}
         self._machine = self._restore()
-        self.inboxes = {o: Inbox(o, self._machine.received[o]) for o in others}
+        early_bytes = self.limits.outbox_bytes
+        self.inboxes = {o: Inbox(o, self._machine.received[o], early_bytes) for o in others}
         self._lock = threading.Lock()  # the machine
         self._inbox_lock = threading.Lock()
         self._wake = threading.Condition()
@@ -385,8 +386,13 @@ class Driver:
         return True
 
     def _happen(self, event: Event, decoded: Any = None) -> None:
-        self._journal.append(event, self._machine.outputs)
-        self._machine.apply(event, decoded)
+        at = self._journal.append(event, self._machine.outputs)
+        try:
+            self._machine.apply(event, decoded)
+        except Exception as error:
+            self._journal.take_back(at)
+            what = f"{event.what.name.lower()} {event.facts}"
+            raise SiteError(f"{what} failed, and is not in the journal: {error!r}") from error
 
     def _release(self, machine: Machine) -> None:
         """Let out what the machine has made."""

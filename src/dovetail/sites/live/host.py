@@ -21,7 +21,7 @@ from dovetail.sites.live.deployment import Deployment, Shape, check_name
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.link import Link
-from dovetail.sites.live.records import read_whole, write_whole
+from dovetail.sites.live.records import read_whole, sync_directory, write_whole
 
 _log = logging.getLogger(__name__)
 _FILE = "deployment"
@@ -114,6 +114,7 @@ class Host:
             directory = self._directory / deployment.name
             deployment = self._going_on(directory, deployment)
             directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(self._directory)
             write_whole(directory / _FILE, json.dumps(deployment.to_json()).encode())
             self._parts[deployment.name] = self._part(deployment)
             self._failed.pop(deployment.name, None)

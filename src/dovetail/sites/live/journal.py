@@ -92,10 +92,16 @@ class Journal:
         sync_directory(self._directory)
         self._clear()
 
-    def append(self, event: Event, outputs: int) -> None:
+    def append(self, event: Event, outputs: int) -> int:
+        """Write an event down; returns what `take_back` takes."""
         assert self._file is not None
-        self._file.append(*event.pieces(outputs))
         self._unsynced = True
+        return self._file.append(*event.pieces(outputs))
+
+    def take_back(self, at: int) -> None:
+        """The newest event did not happen: it must not fail again with every restart."""
+        assert self._file is not None
+        self._file.cut(at)
 
     def sync(self) -> None:
         """Nothing that follows from an event may leave the host before this."""

@@ -17,10 +17,10 @@ from dovetail.errors import DovetailError, SiteUnavailableError
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.faults import asking
-from dovetail.sites.live.wire import MESSAGES, envelopes, put
+from dovetail.sites.live.wire import MESSAGES, MOST_CALL_BYTES, envelopes, put
 
 _log = logging.getLogger(__name__)
-_LEAST_BYTES, _FIRST_BYTES, _MOST_BYTES = 64 << 10, 1 << 20, 8 << 20  # of one call
+_LEAST_BYTES, _FIRST_BYTES = 64 << 10, 1 << 20  # of one call
 _SHORT_SECONDS, _LONG_SECONDS = 0.5, 2.0  # of a call: the next may be larger, or is smaller
 _CALL_SECONDS = 30.0  # and what the messages take at this rate; then the link counts as broken
 _SLOWEST = 8 << 10  # bytes a second
@@ -42,7 +42,7 @@ class CallSize:
         if seconds > _LONG_SECONDS:
             self.failed()
         elif seconds < _SHORT_SECONDS:
-            self.nbytes = min(2 * self.nbytes, _MOST_BYTES)
+            self.nbytes = min(2 * self.nbytes, MOST_CALL_BYTES)
 
     def failed(self) -> None:
         self.nbytes = max(self.nbytes // 2, _LEAST_BYTES)

@@ -26,6 +26,16 @@ from dovetail.sites.replanning import Planner
 from dovetail.sites.site import Site
 from dovetail.sites.virtual import Usage
 
+# whether a message is of the planner, and whether it is to it; of others it is neither
+_PLANNERS_END = {
+    Kind.STATISTICS: (False, True), Kind.READY: (False, True),
+    Kind.PREPARE: (True, False), Kind.COMMIT: (True, False),
+}  # fmt: skip
+# of each of these sets of parts, a message must have one
+_PARTS = {
+    Kind.PROBE: [{"probe", "rows", "refs"}], Kind.KEYS: [{"keys", "bloom"}],
+    Kind.PREPARE: [{"plan"}], Kind.PASSED: [{"passed"}],
+}  # fmt: skip
 Pair = tuple[int, int]  #: the batch and the part of a put
 
 
@@ -251,6 +261,11 @@ class Machine:
             raise ArgumentError(
                 f"a message of {peer!r} to {self.host!r} is between streams elsewhere: {header}"
             )
+        ends = header.sender == PLANNER, header.receiver == PLANNER
+        if ends != _PLANNERS_END.get(header.kind, (False, False)):
+            raise ArgumentError(f"a message of a kind that does not go this way: {header}")
+        if missing := [n for n in _PARTS.get(header.kind, ()) if not n & set(message.parts)]:
+            raise ArgumentError(f"a message without {' or '.join(sorted(missing[0]))}: {header}")
         steps = MOST_OPEN + 1 if header.kind == Kind.UPDATE else max(1, count - 1)
         if not (0 <= header.head < count and 0 <= header.step < steps):
             raise ArgumentError(f"a message of a step that no plan has: {header}")

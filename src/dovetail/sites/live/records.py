@@ -51,6 +51,14 @@ class RecordFile:
         self.nbytes += len(data)
         return at
 
+    def cut(self, at: int) -> None:
+        """Take back the records from here on."""
+        try:
+            os.ftruncate(self._descriptor, at)
+        except OSError as error:
+            raise storage_problem(error, self.path, "write") from error
+        self.nbytes = at
+
     def sync(self) -> None:
         try:
             os.fdatasync(self._descriptor) if hasattr(os, "fdatasync") else os.fsync(

@@ -19,7 +19,7 @@ from dovetail.sites.live.access import (
 from dovetail.sites.live.deployment import Deployment, Shape
 from dovetail.sites.live.faults import answering, facts_of
 from dovetail.sites.live.host import Host
-from dovetail.sites.live.wire import ENVELOPE, INPUT, MESSAGES, opened
+from dovetail.sites.live.wire import ENVELOPE, INPUT, MESSAGES, MOST_CALL_BYTES, opened
 from dovetail.sites.query import Stream
 
 _WAIT_SECONDS = 20.0  # a call that cannot be served is answered after so long
@@ -140,7 +140,8 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
                 f"{reader.schema.names} ({reader.schema.types})"
             )
         # a call has several messages; one that is too large itself is refused by the driver
-        batches, metadata = _read(reader, 2 * self.host.limits.message_bytes, "message_bytes")
+        most = MOST_CALL_BYTES + self.host.limits.message_bytes
+        batches, metadata = _read(reader, most, "message_bytes")
         facts = facts_of(metadata, {"first": int, "last": int})
         messages = [message for batch in batches for message in opened(batch)]
         return {"through": driver.receive(peer, messages, facts, _WAIT_SECONDS)}

@@ -12,6 +12,7 @@ from dovetail.sites.live.access import Access
 
 INPUT = "input"
 MESSAGES = "messages"
+MOST_CALL_BYTES = 8 << 20  #: of the messages of one call, if they are more than one
 ENVELOPE = pa.schema([("seq", pa.int64()), ("body", pa.large_binary())])
 
 

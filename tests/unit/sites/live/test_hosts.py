@@ -9,10 +9,12 @@ import pytest
 
 from dovetail.errors import SiteError, SiteRefusedError, SiteUnavailableError
 from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
+from dovetail.sites.live import host as host_module
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment, Shape
 from dovetail.sites.live.host import Host, Part
+from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.server import SiteServer
 from dovetail.sites.pace import Timed
 
@@ -115,3 +117,14 @@ def test_timed_when_only_asked_then_a_longer_delta_still_counts() -> None:
     settled = pace.settle(8, now)
     pace.delta = 50
     assert pace.settle(8, now) == settled
+
+
+def test_host_when_a_query_starts_then_its_folder_stays_after_a_power_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(host_module, "sync_directory", synced.append)
+    host = Host("here", tmp_path, ACCESS, Limits(durable=False))
+    host.start(deployed("q"))
+    host.close()
+    assert synced == [tmp_path]

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dovetail.errors import ArgumentError, SiteAccessError, SiteError, SiteRefusedError
@@ -11,8 +12,12 @@ from dovetail.sites.live.access import Access, check_plain, is_tls
 from dovetail.sites.live.deployment import Deployment, Shape
 from dovetail.sites.live.host import Host
 from dovetail.sites.live.inbox import Inbox
+from dovetail.sites.live.limits import Limits
+from dovetail.sites.live.link import CallSize
 from dovetail.sites.live.outbox import Outbox
 from dovetail.sites.live.server import SiteServer
+from dovetail.sites.live.wire import MESSAGES, envelopes, put
+from dovetail.sites.messages import Header, Kind, Message, column, encode
 from dovetail.sites.plan import Algorithm, Plan, Step
 
 
@@ -83,7 +88,7 @@ def test_shape_when_it_cannot_be_then_is_refused(shape: tuple[float, float]) -> 
 
 
 def test_inbox_when_messages_come_in_any_order_then_gives_each_once_in_order() -> None:
-    inbox = Inbox("A", 4)
+    inbox = Inbox("A", 4, 1000)
     assert inbox.take([(7, b"7"), (5, b"5"), (4, b"old"), (7, b"7")]) == [(5, b"5")]
     assert inbox.take([(6, b"6"), (9, b"9")]) == [(6, b"6"), (7, b"7")]
     assert inbox.take([(8, b"8")]) == [(8, b"8"), (9, b"9")]
@@ -92,7 +97,7 @@ def test_inbox_when_messages_come_in_any_order_then_gives_each_once_in_order() -
 
 @pytest.mark.parametrize(("first", "last"), [(6, 9), (1, 3)])
 def test_inbox_when_a_journal_was_lost_then_says_whose(first: int, last: int) -> None:
-    inbox = Inbox("A", 4)
+    inbox = Inbox("A", 4, 1000)
     inbox.check(5, 4)
     inbox.check(1, 9)
     with pytest.raises(SiteRefusedError, match="journal"):
@@ -129,6 +134,48 @@ def test_host_when_its_folder_or_port_is_taken_then_says_so(tmp_path: Path) -> N
             SiteServer(host, "grpc://0.0.0.0:0", access)
     host.close()
     Host("A", tmp_path, access).close()
+
+
+def test_inbox_when_early_messages_are_large_then_keeps_no_more_than_the_limit() -> None:
+    inbox = Inbox("A", 0, 100)
+    assert inbox.take([(3, b"x" * 60), (4, b"y" * 60), (5, b"z" * 40)]) == []
+    large = b"w" * 500  # in its turn, so it does not wait
+    assert [seq for seq, _ in inbox.take([(1, large), (2, b"")])] == [1, 2, 3]
+    assert [seq for seq, _ in inbox.take([(4, b"y" * 60), (6, b"v" * 90)])] == [4, 5, 6]
+    assert inbox.repeated == 0
+
+
+def test_server_when_messages_are_small_then_takes_many_in_a_call(tmp_path: Path, pair) -> None:
+    access = Access("t" * 16)
+    plan = Plan(pair[0], {"A": [Step("B", Algorithm.SP_D)], "B": [Step("A", Algorithm.SP_D)]})
+    deployment = Deployment("q", plan, dict.fromkeys("AB", "grpc://127.0.0.1:1"), clock="rows")
+    host = Host("B", tmp_path, access, Limits(message_bytes=1000, durable=False))
+    body = encode(Message(Header(Kind.PASSED, 0, 1), {"passed": column(np.zeros(100, dtype=int))}))
+    assert len(body) < 1000
+    messages = [(seq, body) for seq in range(1, 81)]
+    size = CallSize()
+    for _ in range(10):
+        size.failed()
+    assert size.nbytes <= len(body) * len(messages)  # a link makes no smaller calls
+    with SiteServer(host, "grpc://127.0.0.1:0", access) as server:
+        host.start(deployment)
+        path = (MESSAGES, "q", deployment.digest, "A")
+        with access.connect(f"grpc://127.0.0.1:{server.port}") as client:
+            facts = {"first": 1, "last": 80}
+            assert put(client, access, path, [envelopes(messages)], facts, 20) == {"through": 80}
+        host.close()
+
+
+def test_access_when_others_can_read_the_token_then_warns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef")
+    for mode, said in ((0o600, False), (0o640, True), (0o604, True)):
+        path.chmod(mode)
+        caplog.clear()
+        Access.from_files(path)
+        assert ("can be read by others: chmod 600" in caplog.text) == said
 
 
 def test_access_when_the_token_is_in_a_file_or_the_environment_then_is_taken(

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.errors import ArgumentError, SiteUnavailableError
+from dovetail.errors import ArgumentError, SiteError, SiteUnavailableError
 from dovetail.sites import Algorithm, Header, Kind, Message, Plan, Query, Step, TimeWindow
 from dovetail.sites.costs import CostModel
 from dovetail.sites.estimates import Statistics, StreamStatistics
@@ -19,7 +20,7 @@ from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine, rows_bytes
-from dovetail.sites.messages import decode
+from dovetail.sites.messages import column, decode, encode
 from dovetail.sites.planner import joint
 from dovetail.testing.sites import counted, window_join
 
@@ -195,3 +196,52 @@ def test_driver_when_a_call_was_given_up_then_its_messages_are_acknowledged_once
     driver._round(driver._wait())
     assert driver.receive("B", [], facts, 0.1) == messages[-1][0]
     driver.stop()
+
+
+def test_driver_when_an_answer_is_to_no_question_then_goes_on_and_counts_it(
+    pair: tuple[Query, Streams], tmp_path: Path
+) -> None:
+    deployment = deployed(pair[0], Algorithm.SM_D2)
+    message = Message(Header(Kind.FOUND, 1, 0, head=0, step=0, interval=1))
+    driver = Driver(deployment, "A", tmp_path, Limits(durable=False))
+    driver.start()
+    assert driver.receive("B", [(1, encode(message))], {"first": 1, "last": 1}, 5) == 1
+    assert driver.status()["streams"]["A"]["late_messages"] == 1
+    driver.stop()
+    again = Driver(deployment, "A", tmp_path, Limits(durable=False))
+    assert again.status()["streams"]["A"]["late_messages"] == 1
+    again.stop()
+
+
+def test_driver_when_a_message_cannot_be_taken_then_stops_but_can_be_started_again(
+    pair: tuple[Query, Streams], tmp_path: Path
+) -> None:
+    deployment = deployed(pair[0], Algorithm.SM_S2)
+    parts = {"counts\x1fB.a": column(np.array([1])), "places\x1fB.a": column(np.array([7]))}
+    message = Message(Header(Kind.UPDATE, 1, 0, interval=1), parts)
+    driver = Driver(deployment, "A", tmp_path, Limits(durable=False))
+    driver.start()
+    facts = {"first": 1, "last": 1}
+    with pytest.raises(SiteError, match=r"message .*'peer': 'B', 'seq': 1.* not in the journal"):
+        driver.receive("B", [(1, encode(message))], facts, 5)
+    driver.stop()
+    again = Driver(deployment, "A", tmp_path, Limits(durable=False))
+    again.start()
+    update = Message(Header(Kind.UPDATE, 1, 0, interval=1))
+    assert again.receive("B", [(1, encode(update))], facts, 5) == 1
+    assert again.status()["error"] is None
+    again.stop()
+
+
+def test_machine_when_a_message_goes_the_wrong_way_or_lacks_a_part_then_refuses_it(
+    pair: tuple[Query, Streams],
+) -> None:
+    machine = Machine(deployed(pair[0], Algorithm.SM_D2), "B")
+    for kind, said in (
+        (Kind.READY, "does not go this way"),
+        (Kind.PREPARE, "does not go this way"),
+        (Kind.PROBE, "without probe or refs or rows"),
+        (Kind.KEYS, "without bloom or keys"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            machine.check_message("A", Message(Header(kind, 0, 1, interval=1)))

@@ -17,6 +17,7 @@ from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.link import CallSize
 from dovetail.sites.live.machine import Machine
+from dovetail.sites.live.wire import MOST_CALL_BYTES
 
 TAU = 10
 SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("text", pa.string())])
@@ -167,11 +168,11 @@ def test_call_when_the_link_is_slow_then_the_next_is_smaller() -> None:
     assert size.nbytes == 2 * first
     for _ in range(20):
         size.took(0.01)
-    assert size.nbytes == link_module._MOST_BYTES
+    assert size.nbytes == MOST_CALL_BYTES
     size.took(1.0)
-    assert size.nbytes == link_module._MOST_BYTES
+    assert size.nbytes == MOST_CALL_BYTES
     size.took(5.0)
-    assert size.nbytes == link_module._MOST_BYTES // 2
+    assert size.nbytes == MOST_CALL_BYTES // 2
     for _ in range(20):
         size.failed()
     assert size.nbytes == link_module._LEAST_BYTES

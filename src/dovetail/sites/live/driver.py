@@ -85,6 +85,7 @@ class Driver:
         self._stopping = False
         self._last_now = 0
         self._holds = Holds(deployment.query)
+        self._awaited: set[tuple[str, str]] = set()  # streams, and producers that they wait for
         self._hold_ended()
         self._thread = threading.Thread(
             target=self._run, name=f"{deployment.name}@{host}", daemon=True
@@ -241,11 +242,7 @@ class Driver:
         """Whether rows may come in: there is room, or the interval that would make it waits for
         these very rows.
         """
-        return self._has_room() or (
-            not self._halted()
-            and self._holds.waits_for(stream, facts["producer"])
-            and self._machine.awaits(stream, facts["producer"])
-        )
+        return self._has_room() or (stream, facts["producer"]) in self._awaited
 
     def _alive(self) -> None:
         if self.error is not None:
@@ -359,8 +356,9 @@ class Driver:
             self.limits.check_state(self._machine.nbytes)
             more = more or self._machine.next_tick(now, self._halted(), self._holds) is not None
             held = self._machine.waiting_bytes()
+            awaited = self._machine.awaited(self._holds) if not self._halted() else set()
         with self._wake:
-            self._held_bytes = held
+            self._held_bytes, self._awaited = held, awaited
             self._queued_bytes -= sum(len(job.body) for job in jobs)
             self._again = self._again or more
             self._wake.notify_all()

@@ -53,10 +53,10 @@ class Holds:
         ended = self._query.tick_time(interval)
         return all(newest.get(producer, ended - 1) >= ended for producer in hold.producers)
 
-    def waits_for(self, stream: str, producer: str) -> bool:
-        """Whether intervals of a stream are held until rows of this producer come."""
+    def producers(self, stream: str) -> Iterable[str]:
+        """Those whose rows the intervals of a stream are held for."""
         hold = self._holds.get(stream)
-        return hold is not None and producer in hold.producers
+        return hold.producers if hold is not None else ()
 
     def _look_at(self, hold: _Hold, producer: str, newest: int, now: int) -> None:
         lag = now - newest

@@ -208,12 +208,16 @@ class Machine:
         """Whether an interval of a stream is over, by the wall clock, that has not been ended."""
         return now >= self.deployment.query.tick_time(self.feeds[name].next_interval)
 
-    def awaits(self, name: str, producer: str) -> bool:
-        """Whether the next interval of a stream could end, but for rows of a producer."""
-        feed = self.feeds[name]
-        ended = self.deployment.query.tick_time(feed.next_interval)
-        held_up = self._held_up(name, feed.next_interval)
-        return not held_up and feed.newest.get(producer, ended - 1) < ended
+    def awaited(self, holds: Holds) -> set[tuple[str, str]]:
+        """Streams and producers without whose rows the next interval cannot end."""
+        found = set()
+        for name, feed in self.feeds.items():
+            ended = self.deployment.query.tick_time(feed.next_interval)
+            for producer in holds.producers(name):
+                behind = feed.newest.get(producer, ended - 1) < ended
+                if behind and not self._held_up(name, feed.next_interval):
+                    found.add((name, producer))
+        return found
 
     def _held_up(self, name: str, interval: int) -> bool:
         """Whether a stream is too far ahead of what all are done with."""

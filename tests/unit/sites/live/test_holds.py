@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.errors import SiteUnavailableError
 from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
+from dovetail.sites.live import driver as driver_module
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.holds import GRACE_SECONDS, Holds
@@ -63,12 +64,31 @@ def test_hold_when_a_producer_does_not_come_nearer_then_lasts_for_a_while_only()
     assert last
 
 
-def deployed(tau: int) -> Deployment:
+class Wall:
+    """In place of the module `time`: a wall clock that is set by hand, in milliseconds."""
+
+    monotonic = staticmethod(time.monotonic)
+    now = 1_000_050
+
+    def time_ns(self) -> int:
+        return self.now * 1_000_000
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+    wall = Wall()
+    monkeypatch.setattr(driver_module, "time", wall)
+    return wall
+
+
+def started(folder: Path, **limits: int) -> Driver:
+    """A host of both streams; interval 10,001 is under way."""
     steps = {"A": [Step("B", Algorithm.SP_D)], "B": [Step("A", Algorithm.SP_D)]}
-    now = time.time_ns() // 1_000_000
-    return Deployment(
-        "q", Plan(query(tau), steps), {"here": "grpc://127.0.0.1:1"}, first_interval=now // tau + 1
-    )
+    addresses = {"here": "grpc://127.0.0.1:1"}
+    deployment = Deployment("q", Plan(query(100), steps), addresses, first_interval=10_001)
+    driver = Driver(deployment, "here", folder, Limits(durable=False, **limits))
+    driver.start()
+    return driver
 
 
 def put(driver: Driver, batch: int, at: int, seconds: float = 5, rows: int = 1) -> int:
@@ -78,47 +98,51 @@ def put(driver: Driver, batch: int, at: int, seconds: float = 5, rows: int = 1) 
     return driver.put("A", batch_rows, facts, seconds)[1]
 
 
+def pass_by(driver: Driver) -> None:
+    """Until it has done what it does at this time."""
+    for _ in range(2):
+        driver.wake()
+        driver.put("B", None, {}, 5)
+
+
+def ticked(driver: Driver) -> int:
+    pass_by(driver)
+    return int(driver.status()["streams"]["A"]["ticked"])
+
+
 def test_driver_when_started_again_then_takes_rows_of_intervals_that_ended_meanwhile(
-    tmp_path: Path,
+    tmp_path: Path, wall: Wall
 ) -> None:
-    deployment = deployed(tau=100)
-    first = 100 * deployment.first_interval
-    driver = Driver(deployment, "here", tmp_path, Limits(durable=False))
-    driver.start()
-    assert put(driver, 0, first) == 0
+    driver = started(tmp_path)
+    assert put(driver, 0, 1_000_060) == 0
     driver.stop()
-    time.sleep(0.35)
-    again = Driver(deployment, "here", tmp_path, Limits(durable=False))
-    again.start()
-    time.sleep(0.1)  # rounds by the clock
+    wall.now += 350
+    again = started(tmp_path)
+    assert ticked(again) == 10_000
     for batch in (1, 2, 3):
-        assert put(again, batch, first + 90 * batch) == 0
-    now = time.time_ns() // 1_000_000
-    assert put(again, 4, now) == 0
-    while again.status()["streams"]["A"]["ticked"] < now // 100:
-        time.sleep(0.01)
-    assert put(again, 5, first) == 1  # it is counted, and whoever sent it hears of it
+        assert put(again, batch, 1_000_000 + 90 * batch) == 0
+    assert ticked(again) == 10_002
+    assert put(again, 4, wall.now) == 0
+    assert ticked(again) == 10_004
+    assert put(again, 5, 1_000_060) == 1  # it is counted, and whoever sent it hears of it
     assert again.status()["streams"]["A"]["late"] == 1
     again.stop()
 
 
 def test_driver_when_rows_had_to_wait_for_room_then_their_intervals_wait_for_them(
-    tmp_path: Path,
+    tmp_path: Path, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployment = deployed(tau=100)
-    first = 100 * deployment.first_interval
-    driver = Driver(deployment, "here", tmp_path, Limits(durable=False, input_bytes=1000))
-    driver.start()
-    driver._halted = lambda: True  # type: ignore[method-assign]
-    assert put(driver, 0, first, rows=100) == 0
-    time.sleep(0.25)
-    with pytest.raises(SiteUnavailableError, match="is behind"):
-        put(driver, 1, first + 110, seconds=0.1)
-    del driver._halted  # type: ignore[method-assign]
-    driver.wake()
-    time.sleep(0.1)
+    driver = started(tmp_path, input_bytes=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "_halted", lambda: True)
+        assert put(driver, 0, 1_000_060, rows=100) == 0
+        wall.now += 250
+        with pytest.raises(SiteUnavailableError, match="is behind"):
+            put(driver, 1, 1_000_070, seconds=0.1)
+    assert ticked(driver) == 10_000
     # of the interval whose rows fill the input: it cannot end without these, so they are let in
-    assert put(driver, 1, first + 10) == 0
-    assert put(driver, 2, first + 110) == 0
+    assert put(driver, 1, 1_000_070) == 0
+    assert put(driver, 2, 1_000_170) == 0
+    assert ticked(driver) == 10_001
     assert driver.status()["streams"]["A"]["late"] == 0
     driver.stop()

@@ -73,7 +73,8 @@ def test_site_when_killed_and_the_wall_clock_ends_intervals_then_results_are_exa
     sources = [Source(sites, deployment, name, INTERVALS) for name in "AB"]
     for source in sources:
         source.start()
-    time.sleep(1.0)
+    while len(sources[1].batches) < 8:
+        time.sleep(0.01)
     kill(sites, "h1", 1.2 * LATENESS / 1000)  # intervals end meanwhile
     for source in sources:
         source.join(30)

@@ -122,7 +122,7 @@ class Driver:
         now = self._now()
         if self.deployment.clock == "wall":
             for name, feed in self._machine.feeds.items():
-                if feed.producers and self._machine.is_behind(name, now):
+                if self._machine.is_behind(name, now):
                     self._holds.begin(name, feed.producers, now)
 
     # --- called from outside --------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dovetail.sites.query import Query
 
+_ANYONE = "\0"  # no producer is called so
 GRACE_SECONDS = 10.0  #: since a producer last came nearer to the present
 
 
@@ -34,17 +35,25 @@ class Holds:
         self._holds: dict[str, _Hold] = {}
 
     def begin(self, stream: str, producers: Iterable[str], now: int, seconds: float = 0.0) -> None:
-        """Rows of these producers have not been taken, or will not be for so many seconds."""
+        """Rows of these producers have not been taken, or will not be for so many seconds.
+
+        If none is named, whoever comes first is waited for.
+        """
         hold = self._holds.setdefault(stream, _Hold(now, 0.0))
         hold.since = now
         hold.deadline = max(hold.deadline, self._clock() + seconds + GRACE_SECONDS)
         hold.producers.update(producers)
+        if not hold.producers:
+            hold.producers.add(_ANYONE)
 
     def may_end(self, stream: str, interval: int, newest: Mapping[str, int], now: int) -> bool:
         """Whether to let an interval end; `newest`: the time of each producer's newest row."""
         hold = self._holds.get(stream)
         if hold is None:
             return True
+        if _ANYONE in hold.producers and newest:
+            hold.producers.discard(_ANYONE)
+            hold.producers.update(newest)
         for producer in [name for name in hold.producers if name in newest]:
             self._look_at(hold, producer, newest[producer], now)
         if not hold.producers or self._clock() >= hold.deadline:

@@ -48,6 +48,15 @@ def test_hold_when_all_producers_are_beyond_an_interval_then_it_may_end() -> Non
     assert holds.may_end("A", 8, newest, 90)  # both have caught up: the clock alone counts
 
 
+def test_hold_when_nobody_has_come_yet_then_waits_for_the_first_who_does() -> None:
+    holds = Holds(query(), Clock())
+    holds.begin("A", [], 62)
+    assert not holds.may_end("A", 3, {}, 62)
+    assert not holds.may_end("A", 3, {"p": 29}, 63)
+    assert holds.may_end("A", 3, {"p": 30}, 64)
+    assert holds.may_end("A", 7, {"p": 66}, 70)
+
+
 def test_hold_when_a_producer_does_not_come_nearer_then_lasts_for_a_while_only() -> None:
     clock = Clock()
     holds = Holds(query(), clock)

@@ -177,13 +177,24 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSites]:
 
 
 @pytest.fixture
-def own_fleet(tmp_path: Path) -> Iterator[LocalSites]:
-    """Two sites to be mistreated."""
-    sites = LocalSites(tmp_path, HOSTS[:2], {"snapshot_bytes": "20 KB"})
-    for host in sites.hosts:
-        sites.start(host)
-    yield sites
-    sites.stop()
+def make_fleet(tmp_path: Path) -> Iterator[Callable[..., LocalSites]]:
+    """Starts two sites to be mistreated, with these limits."""
+    made: list[LocalSites] = []
+
+    def start(**limits: object) -> LocalSites:
+        made.append(LocalSites(tmp_path, HOSTS[:2], limits))
+        for host in made[-1].hosts:
+            made[-1].start(host)
+        return made[-1]
+
+    yield start
+    for sites in made:
+        sites.stop()
+
+
+@pytest.fixture
+def own_fleet(make_fleet: Callable[..., LocalSites]) -> LocalSites:
+    return make_fleet(snapshot_bytes="20 KB")
 
 
 @pytest.fixture

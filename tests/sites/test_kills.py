@@ -3,7 +3,6 @@
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,12 +59,9 @@ class Source(threading.Thread):
 
 
 def test_site_when_killed_and_the_wall_clock_ends_intervals_then_results_are_exact(
-    tmp_path: Path, kill
+    make_fleet, kill
 ) -> None:
-    sites = LocalSites(tmp_path, ("h0", "h1"), {"durable": False})
-    for host in sites.hosts:
-        sites.start(host)
-    sites.addresses()
+    sites = make_fleet(durable=False)
     deployment = wall_query(sites)
     clients = [SiteClient(a, sites.access) for a in deployment.addresses.values()]
     for client in clients:
@@ -103,16 +99,13 @@ def test_site_when_killed_and_the_wall_clock_ends_intervals_then_results_are_exa
             expected[a + base, k, b + base, same] += count
     assert expected.total() > 100
     assert found == expected, f"lost {expected - found}, not to be {found - expected}"
-    sites.stop()
 
 
 def test_sites_when_killed_at_random_moments_while_rows_come_then_results_are_exact(
-    tmp_path: Path, run, kill
+    make_fleet, run, kill
 ) -> None:
     # snapshots again and again, and plans that change, so that kills meet all of it
-    sites = LocalSites(tmp_path, ("h0", "h1"), {"snapshot_bytes": "4 KB", "durable": False})
-    for host in sites.hosts:
-        sites.start(host)
+    sites = make_fleet(snapshot_bytes="4 KB", durable=False)
     running = run(sites, 21, (Algorithm.SM_D2,), intervals=60, replan_every=3)
     errors: list[Exception] = []
 
@@ -139,4 +132,3 @@ def test_sites_when_killed_at_random_moments_while_rows_come_then_results_are_ex
     assert kills >= 3, "the rows came too fast for that"
     assert running.check() > 200
     assert any(client.status(running.name).changes for client in running.clients.values())
-    sites.stop()

@@ -260,8 +260,9 @@ class Runner:
     def __call__(self, algorithm: str, case: Case, options: MinerOptions | None = None) -> Outcome:
         spec, relations, script = case.build()
         trial = Trial(
-            algorithm, spec, relations, script, case.budget_bytes, options, label=repr(case)
-        )
+            algorithm, spec, relations, script, case.budget_bytes, options, repr(case),
+            forgetful=case.style == "restore after every step",
+        )  # fmt: skip
         outcome = trial.run(next(self._directories))
         outcome.assert_exactly_once(combinations(spec, relations))
         return outcome

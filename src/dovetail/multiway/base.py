@@ -107,7 +107,10 @@ class MultiWayJoin(Holding):
         return self._status
 
     def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        """Do deferred work until about `fuel` rows have been read or emitted."""
+        """Do deferred work until about `fuel` rows have been read or emitted.
+
+        If the join is new or comes from a snapshot, also until something of it lasts.
+        """
         for phase, work in self._deferred():
             counters = self.ctx.counters
             before = counters.bytes_read + counters.flushed_bytes
@@ -117,7 +120,9 @@ class MultiWayJoin(Holding):
                 yield out
             # reading a row costs too
             fuel -= 1 + (counters.bytes_read + counters.flushed_bytes - before) // 64
-            if fuel <= 0 or self.waiting() > self.options.max_new_arrivals:
+            if (fuel <= 0 and self.joins.lasting) or (
+                self.waiting() > self.options.max_new_arrivals
+            ):
                 self._status = Status.MORE
                 return
         self.joins.put_down()
@@ -252,6 +257,7 @@ class MultiWayJoin(Holding):
         some = slots[: self._rows_of(relation, self._group_bytes)]
         order = np.argsort(self.tables[relation].codes[0].take(some), kind="stable")
         self._flush(cell, relation, some[order], keep=self.options.keep_copies)
+        self.joins.lasting = True
 
     def _resting(self) -> Status:
         return Status.DONE if all(self.ended) else Status.IDLE

@@ -2,7 +2,9 @@
 
 `cells` says what has to be joined and `odometer` in which order. Whoever asks for a step drains
 it, and may then leave for as long as it likes: `put_down` gives the memory back and keeps what
-remains to be done.
+remains to be done. Pieces that were read and not yet joined have to be read again. So a join that
+goes on from a snapshot does not leave before something has been done that the next one will keep
+(`lasting`): else workers that keep no operator could read the same blocks for ever.
 
 Beyond the paper, each an option:
 - Zone maps. A block is not read if no row of the piece it is joined with has a code that could
@@ -119,6 +121,7 @@ class BlockJoins:
         self._least_piece = room.least_bytes // (len(spec) + 1)
         self._group_bytes = room.least_bytes // 2  # working memory has room for that
         self._odometer: Odometer | None = None
+        self.lasting = False  #: something has been done since the start that a snapshot keeps
 
     def boxes(self, cell: Cell) -> list[Box]:
         """What is left to do in a cell, the next one last."""
@@ -153,6 +156,7 @@ class BlockJoins:
             return
         level = at.levels[-1]
         self._read_next(at, level)
+        self.lasting |= not level.parts
         if not level.complete:
             return
         if not level.parts:
@@ -162,6 +166,7 @@ class BlockJoins:
         else:
             yield from self._join(at)
             at.turn()
+            self.lasting = True
 
     # -- reading ----------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Odometer:
         for number, level in enumerate(self.levels):
             relation = level.reach.child
             if number == len(self.levels) - 1:
-                low[relation] = level.start
+                low[relation] = level.start if level.parts else level.stop  # no row had a partner
                 break
             rest = list(low)
             rest[relation] = level.stop

@@ -199,6 +199,10 @@ def test_remaining_when_left_midway_then_is_as_in_the_example(
         Box(0, [0, 3, 0], [2, 4, 4]),
         Box(0, [0, 2, 1], [2, 3, 4]),
     ]
+    at.levels[1].stop = 3
+    assert at.remaining()[-1] == Box(0, [0, 2, 3], [2, 3, 4]), "no row of two blocks had a partner"
+    at.levels[1].parts = [nothing()]
+    assert at.remaining()[-1] == Box(0, [0, 2, 1], [2, 3, 4]), "some had, and are not joined yet"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -218,6 +222,7 @@ def test_odometer_when_left_after_any_step_then_all_combinations_come_once(
             level = at.levels[-1]
             if level.stop == level.start or rng.random() < 0.3:
                 level.stop = min(level.stop + 1, box.high[level.reach.child])
+                level.parts = [nothing()]
             elif at.next_reach() is not None and rng.random() < 0.8:
                 at.open()
             else:  # joined, or found to have no rows, in which case the wheels within do not turn

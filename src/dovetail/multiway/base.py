@@ -127,6 +127,10 @@ class MultiWayJoin(Holding):
                 return
         self.joins.put_down()
         self._status = self._resting()
+        if self._status is Status.DONE:
+            for cell in self.cells:
+                cell.forget_departures()
+            self._account()
 
     def pending(self) -> int:
         """About how many rows have yet to be read; 0 exactly when there is nothing to do."""
@@ -147,7 +151,7 @@ class MultiWayJoin(Holding):
         for cell in self.cells:
             cell.check()
         assert self._held_bytes() <= self._rows_held.nbytes
-        assert self.pages.nbytes <= self._catalogue.nbytes
+        assert self._catalogue_bytes() <= self._catalogue.nbytes
         total = self.ctx.budget.total_bytes
         assert total is None or self.ctx.budget.used_bytes <= total
 

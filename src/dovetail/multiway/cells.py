@@ -27,7 +27,7 @@ from typing import Any
 
 from dovetail.kernel.catalogue import Pages
 from dovetail.multiway.keyindex import Slots
-from dovetail.multiway.relation_blocks import NO_TICK, RelationBlocks
+from dovetail.multiway.relation_blocks import NO_TICK, RANGE_BYTES, RelationBlocks
 from dovetail.multiway.rows import Table
 
 
@@ -128,6 +128,16 @@ class Cell:
             for blocks, done in zip(self.relations, self.joined, strict=True):
                 rows += blocks.mean_rows(len(blocks) - done)
         return rows
+
+    def forget_departures(self) -> None:
+        """See `RelationBlocks.forget_departures`."""
+        for blocks in self.relations:
+            blocks.forget_departures()
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept besides the pages of the lists."""
+        return RANGE_BYTES * sum(len(blocks.departures) for blocks in self.relations)
 
     # -- state ------------------------------------------------------------------------------
 

@@ -92,6 +92,9 @@ class Holding(ABC):
     def _held_bytes(self) -> int:
         return sum(table.nbytes for table in self.tables)
 
+    def _catalogue_bytes(self) -> int:
+        return self.pages.nbytes + sum(cell.nbytes for cell in self.cells)
+
     def _settle(self) -> None:
         """Bring the reservation in line with what is held: merging changes sizes a little."""
         while (excess := self._held_bytes() - self._rows_held.nbytes) > 0:
@@ -175,7 +178,7 @@ class Holding(ABC):
 
     def _account(self) -> None:
         """Reserve what the catalogue takes up; a block of few bytes may need more than it gave."""
-        while (excess := self.pages.nbytes - self._catalogue.nbytes) > 0:
+        while (excess := self._catalogue_bytes() - self._catalogue.nbytes) > 0:
             if self._catalogue.try_grow(excess):
                 return
             compacted = any(table.payload.compact() for table in self.tables)

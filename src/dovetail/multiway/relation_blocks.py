@@ -6,9 +6,10 @@ asked of all blocks together is kept as numbers.
 
 Rows that Cleanup writes may stay in memory as copies. Their blocks have no departure yet, and
 entries never change once they are paged out; so `departures` says when the copies of ranges of
-blocks did depart.
+blocks did depart. A range may have blocks in between whose entries say so themselves.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from dovetail.kernel.blocks import NEVER
 from dovetail.kernel.catalogue import Catalogue, Entries, Pages
 
 NO_TICK = -1
+RANGE_BYTES = 256  #: that a range of departures takes up, as objects
 _MOST_ATTRIBUTES = 16
 
 
@@ -54,7 +56,7 @@ class RelationBlocks:
         self._bytes += int(entry["length"])
         if int(entry["dts"]) != NEVER:
             self._first_dts = min(self._first_dts, int(entry["dts"]))
-        elif self.departures and self.departures[-1][1:] == [number, NEVER]:
+        elif self.departures and self.departures[-1][2] == NEVER:
             self.departures[-1][1] = number + 1
         else:
             self.departures.append([number, number + 1, NEVER])
@@ -64,12 +66,24 @@ class RelationBlocks:
         dts = int(entry["dts"])
         if dts != NEVER:
             return dts
-        return next(tick for first, stop, tick in self.departures if first <= number < stop)
+        place = bisect_right(self.departures, number, key=lambda departure: departure[0])
+        return self.departures[place - 1][2]
 
     def drop_copies(self, tick: int) -> None:
         """The copies that are in memory leave it."""
         for departure in self.departures:
             departure[2] = min(departure[2], tick)
+
+    def forget_departures(self) -> None:
+        """All combinations of the rows that have come so far are settled.
+
+        Any that is still to come has a row that is newer than these departures, and whether it came
+        after the last of them or after any other makes no difference. So the last one does for all.
+        """
+        gone = [departure for departure in self.departures if departure[2] != NEVER]
+        if len(gone) > 1:
+            merged = [gone[0][0], gone[-1][1], max(tick for _, _, tick in gone)]
+            self.departures = [merged, *self.departures[len(gone) :]]
 
     def scan(self, attribute: int, start: int, stop: int) -> Iterator[tuple[int, Entries]]:
         """The entries of blocks `[start, stop)` page by page, with the number of each first."""
@@ -112,6 +126,7 @@ class RelationBlocks:
         for listed in self.lists:
             listed.check()
             assert len(listed) == len(self)
+        assert all(tick != NEVER for _, _, tick in self.departures[:-1])
 
 
 def part_of(cell: int, attribute: int) -> int:

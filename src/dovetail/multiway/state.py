@@ -83,9 +83,9 @@ def restore(join: "MultiWayJoin", snapshot: Snapshot) -> None:
     lists = _lists(join)
     for tail in split_tails(snapshot.blocks[snapshot.blocks["kind"] >= LOGGED], "part", "side"):
         lists[int(tail[0]["part"]), int(tail[0]["side"])].restore_tail(tail)
-    join._catalogue.grow(join.pages.nbytes)
     for known, facts in zip(join.cells, meta["cells"], strict=True):
         known.restore(facts)
+    join._catalogue.grow(join._catalogue_bytes())
     resident = snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]
     for block, packed in zip(resident, meta["alive"], strict=True):
         _restore_rows(join, block, packed)

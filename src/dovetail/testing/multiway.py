@@ -8,7 +8,7 @@ the nested loop of `oracle`, and puts them together by dictionaries.
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -179,6 +179,7 @@ class Trial:
     #: whether what is left after the script is done in polls of least fuel, each by an operator
     #: that is restored from the last one's snapshot, as by workers that keep none
     forgetful: bool = False
+    look: Callable[[MultiWayJoin], None] | None = None  #: at the operator, after every step
 
     def run(self, directory: Path) -> Outcome:
         """Run the script to its end and then to completion, in a directory of its own."""
@@ -285,6 +286,8 @@ class _Drive:
 
     def _check(self) -> None:
         self.operator.check()
+        if self._trial.look is not None:
+            self._trial.look(self.operator)
         budget = self.operator.ctx.budget
         assert sum(budget.components.values()) == budget.used_bytes
         emitted = sum(batch.num_rows for batch in self._uncommitted)

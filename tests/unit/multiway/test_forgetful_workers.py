@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from dovetail.multiway import MIN_BYTES_PER_INPUT, multiway_spec
-from dovetail.testing.arrivals import Push
+from dovetail.multiway.base import MultiWayJoin
+from dovetail.multiway.relation_blocks import RANGE_BYTES
+from dovetail.testing.arrivals import Finish, Poll, Push, Restore
 from dovetail.testing.multiway import Outcome, Relation, Trial, combinations
 
 GRAPHS = {
@@ -51,3 +53,30 @@ def test_cleanup_when_restored_after_every_poll_then_comes_to_an_end(
     assert outcome.flushed_rows > 20
     assert outcome.rows_out["cleanup"] > 0
     assert outcome.events["interrupted cleanups"] > 3
+
+
+def test_cleanup_when_inputs_re_open_many_times_then_what_is_kept_does_not_grow(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(3)
+    relations = [
+        Relation(40, dict.fromkeys(keys, "int64"), domain=12, text_bytes=2_000).make(rng)
+        for keys in (("k0",), ("k0", "k1"), ("k0",))
+    ]
+    schemas = {f"r{i}": rows.schema for i, rows in enumerate(relations)}
+    spec = multiway_spec(schemas, [("r0.k0", "r1.k0"), ("r1.k1", "r2.k0")])
+    cycle = [*(Push(side, 2) for side in range(3)), *map(Finish, range(3)), Poll(1 << 30)]
+    script = [step for number in range(20) for step in (*cycle, *[Restore()] * (number % 2))]
+    ranges: list[int] = []
+
+    def look(join: MultiWayJoin) -> None:
+        ranges.append(max(len(blocks.departures) for c in join.cells for blocks in c.relations))
+        assert join._catalogue.nbytes >= join.pages.nbytes + RANGE_BYTES * ranges[-1]
+
+    trial = Trial("miner", spec, relations, script, MIN_BYTES_PER_INPUT * 3, look=look)
+    outcome = trial.run(tmp_path / "state")
+    outcome.assert_exactly_once(combinations(spec, relations))
+    assert outcome.events["reopenings"] > 50
+    assert outcome.rows_out["cleanup"] > 0
+    assert ranges[-1] > 0
+    assert max(ranges) <= 4

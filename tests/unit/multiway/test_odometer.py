@@ -156,11 +156,21 @@ def test_copies_when_they_leave_memory_then_their_blocks_have_departed(cell_of: 
     assert [blocks.departed(n, e) for n, e in enumerate(entries)] == [2] * 3 + [NEVER] * 3 + [
         7, NEVER,
     ]  # fmt: skip
-    assert blocks.facts(9)["departures"] == [[3, 6, 9], [7, 8, 9]], "in a snapshot they have left"
+    assert blocks.facts(9)["departures"] == [[3, 8, 9]], "in a snapshot they have left"
     blocks.drop_copies(11)
     add_block(cell, 0, 12, NEVER)
     blocks.drop_copies(13)
-    assert blocks.departures == [[3, 6, 11], [7, 8, 11], [8, 9, 13]]
+    add_block(cell, 0, 14, NEVER)
+    assert blocks.departures == [[3, 8, 11], [8, 9, 13], [9, 10, NEVER]]
+    assert [blocks.departed(n, blocks.lists[0].entry(n)) for n in range(5, 10)] == [
+        11, 7, 11, 13, NEVER,
+    ]  # fmt: skip
+    cell.check()
+    blocks.forget_departures()
+    assert blocks.departures == [[3, 9, 13], [9, 10, NEVER]]
+    assert [blocks.departed(n, blocks.lists[0].entry(n)) for n in range(5, 10)] == [
+        13, 7, 13, 13, NEVER,
+    ]  # fmt: skip
     cell.check()
 
 

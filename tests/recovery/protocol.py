@@ -59,8 +59,8 @@ class Partition:
     def __init__(self, root: Path, memory: str | None = "70KB", algorithm: str = "xjoin") -> None:
         """A name of an algorithm may be followed by `-within-` and the width of a band.
 
-        By one of several inputs, the left rows are joined with themselves besides, by number: so
-        the results are the same, but come about in a chain of three.
+        By one of several inputs, left rows are joined in a chain of three with copies of them
+        besides, by number.
         """
         self.threefold = algorithm in MULTIWAY
         if self.threefold:
@@ -108,7 +108,8 @@ class Partition:
             for side, table in enumerate(rows)
         ]
         if self.threefold:
-            left = parts[0]
+            copies = parts[0]["i"].to_numpy() % 3
+            left = parts[0].take(pa.array(np.repeat(np.arange(len(copies)), copies)))
             tags = pa.array(np.full(len(left), 2, np.int32))
             keyless = pa.nulls(len(left), pa.int64())
             parts.append(pa.table([tags, left["i"], keyless, left["v"]], list("tkiv")))

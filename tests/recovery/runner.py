@@ -12,9 +12,9 @@ right side is a table), algorithm, refresh (look whether the table has changed, 
 strategy; a third of the rows are left out, and go to ROOT/shed), master, memory, partitions,
 slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
 
-An algorithm is a name, or `name-within-width` for a band join; one for several inputs joins the
-left side with itself besides. Several of them, with commas in between, make one query of as many
-joins of the same inputs; a column `by` tells their rows apart.
+An algorithm is a name, or `name-within-width` for a band join; one for several inputs joins copies
+of left rows besides, in partitions by two attributes. Several algorithms, with commas in between,
+make one query of as many joins of the same inputs; a column `by` tells their rows apart.
 The first has the partitions asked for and ROOT/state, the others one and ROOT/state-<algorithm>.
 With `faults` each has a query of its own, in ROOT/<algorithm>, and they take turns at the points.
 """
@@ -43,6 +43,7 @@ from dovetail.spark.session import local_session
 
 Batches = Iterator[pa.RecordBatch]
 LEAST_KB_OF_THREE = 110  # a partition of a join of three inputs needs about as much
+PARTITIONS_OF_THREE = 4  # two for each attribute: a row of an input that has one goes to two
 
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
@@ -124,21 +125,33 @@ class Runner:
         )
 
     def joined_by_three(self, root: Path, algorithm: str, *, beside: bool) -> DataFrame:
-        """The same results out of a chain of three: each left row meets itself, by its number."""
-        again = self.stream(root, "left").selectExpr("left_id as again_id", "left_text as again")
-        partitions = 1 if beside else self.partitions
+        """A chain of three: of each left row, the third input has none, one or two copies.
+
+        What is not as it should be in a combination shows in its columns.
+        """
+        third = self.stream(root, "left").selectExpr(
+            "left_id as third_id",
+            "upper(left_text) as third_text",
+            "explode(array_repeat(left_id, cast(left_id % 3 as int))) as third_n",
+        )
         each = max(LEAST_KB_OF_THREE, int(self.memory.removesuffix("KB")) // self.partitions)
         joined = dovetail.join_all(
-            {"left": self.stream(root, "left"), "right": self.stream(root, "right"), "too": again},
-            on=[("left.k", "right.k"), ("left.left_id", "too.again_id")],
-            memory=f"{each * partitions}KB",
-            partitions=partitions,
+            {"left": self.stream(root, "left"), "right": self.stream(root, "right"),
+             "third": third},
+            on=[("left.k", "right.k"), ("left.left_id", "third.third_id")],
+            memory=f"{each * PARTITIONS_OF_THREE}KB",
+            partitions=PARTITIONS_OF_THREE,
             state=root / (f"state-{algorithm}" if beside else "state"),
             slice_ms=self.slice_ms,
             algorithm=algorithm,
+        )  # fmt: skip
+        return joined.selectExpr(
+            "if(left_k = right_k, left_k, -1) as k",
+            "if(left_id = third_id and left_id = third_n, left_id, -1) as left_id",
+            "if(upper(left_text) = third_text, left_text, third_text) as left_text",
+            "right_id",
+            "right_text",
         )
-        kept = joined.where("again_id = left_id and again = left_text")
-        return kept.selectExpr("left_k as k", "left_id", "left_text", "right_id", "right_text")
 
     def read_sink(self, root: Path, path: Path) -> None:
         """What the sink holds by its own log; the file appears whole or not at all."""

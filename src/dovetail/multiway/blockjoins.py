@@ -147,12 +147,11 @@ class BlockJoins:
         return self._odometer is not None
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """Read the chunk of outer blocks, or one inner block; join when all pieces are there."""
+        """Read a block; join when all pieces are there."""
         at = self._odometer
         assert at is not None
         if at.outer is None:
-            at.outer = self._read_outer(at)
-            at.open()
+            self._read_outer(at)
             return
         level = at.levels[-1]
         self._read_next(at, level)
@@ -207,12 +206,15 @@ class BlockJoins:
             room -= int(held[-1])
         return max(1, count)
 
-    def _read_outer(self, at: Odometer) -> Part:
+    def _read_outer(self, at: Odometer) -> None:
+        """Read a block more of the chunk; if it was the last one, the first wheel comes in."""
         outer = at.box.outer
-        numbers = range(at.box.low[outer], at.stop)
-        blocks = at.cell.relations[outer]
-        parts = [self._read(at.cell, outer, n, blocks.lists[0].entry(n)) for n in numbers]
-        return Part.joined(parts, self._group_bytes)
+        number = at.box.low[outer] + len(at.chunk)
+        entry = at.cell.relations[outer].lists[0].entry(number)
+        at.chunk.append(self._read(at.cell, outer, number, entry))
+        if number + 1 == at.stop:
+            at.outer = Part.joined(at.chunk, self._group_bytes)
+            at.open()
 
     def _read(self, cell: Cell, relation: int, number: int, entry: np.void) -> Part:
         run = self._ctx.store.read(entry)

@@ -55,7 +55,8 @@ class Odometer:
     plan: list[Reach]  #: the wheels, outermost first
     stop: int  #: the chunk is the box's outer blocks up to this one, which is not in it
     piece_bytes: int
-    outer: Part | None = None  #: the rows of the chunk, once they are read
+    chunk: list[Part] = field(default_factory=list)  #: the blocks of the chunk, as they are read
+    outer: Part | None = None  #: all rows of the chunk, once they are
     levels: list[Level] = field(default_factory=list)
 
     @property

@@ -340,7 +340,6 @@ def test_poll_when_rows_wait_then_hands_over_after_one_block(make_join: MakeJoin
     join = spilled(make_join, max_new_arrivals=5)
     join.waiting = lambda: 6
     join.ctx.counters.blocks_read = 0
-    list(join.poll(1 << 30))  # the chunk of outer blocks
     for _ in range(20):
         before = join.ctx.counters.blocks_read
         list(join.poll(1 << 30))

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from dovetail.bench.diner.simulate import Costs
+from dovetail.bench.diner.streams import Rng
 from dovetail.bench.miner_measure import (
     OURS,
     PAPER,
@@ -22,7 +23,7 @@ from dovetail.bench.miner_measure import (
     results,
 )
 from dovetail.bench.miner_readings import bounds
-from dovetail.bench.miner_runs import PAPER_ROWS, chain, even_chain, star
+from dovetail.bench.miner_runs import PAPER_ROWS, Inputs, chain, even_chain, even_star, star
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config
 from dovetail.bench.result import Result, goals, significant
@@ -36,6 +37,9 @@ NEAR = 10  #: rows by which the input buffer may exceed MaxNewArr: "a few"; 3 in
 READINGS = "readings"  #: a group of `miner-inputs` that runs no join
 GROWTH_ROWS = 600  #: of each relation
 MOST_INPUTS_OF_PAPER = 4  #: beyond, its Cleanup would not end
+SCARCE = 0.05  #: of the input, as a budget
+SCARCE_TIMES = 6  #: so many times more rows: of fewer, no join could do with so little
+SHAPES = {"chain": even_chain, "star": even_star}
 WHY_NOT_FIG_20 = (
     "No policy can find 55 % at 5 % on this data. At the paper's own size, with a budget that "
     "holds rows and nothing else, a clairvoyant one stays below that with two inputs already, and "
@@ -112,10 +116,21 @@ def _buffer_point(inputs: int, percent: int) -> Point:
     return Point(label, percent, line, draw, 0.05, (OURS, PAPER), Costs())
 
 
-def _growth_point(inputs: int) -> Point:
+def _growth_point(inputs: int, shape: str = "chain") -> Point:
     contenders = (OURS, PAPER) if inputs <= MOST_INPUTS_OF_PAPER else (OURS,)
-    draw = partial(even_chain, inputs=inputs)
-    return Point(f"{inputs}", inputs, "", draw, 0.3, (*contenders, RIVAL), complete=True)
+    label, line = (f"{inputs}", "") if shape == "chain" else (f"{shape},{inputs}", shape)
+    draw = partial(SHAPES[shape], inputs=inputs)
+    return Point(label, inputs, line, draw, 0.3, (*contenders, RIVAL), complete=True)
+
+
+def _scarce_point(inputs: int, shape: str) -> Point:
+    line = f"{shape},{100 * SCARCE:g}%"
+    draw = partial(_draw_more, shape, inputs)
+    return Point(f"{line},{inputs}", inputs, line, draw, SCARCE, (OURS,), complete=True)
+
+
+def _draw_more(shape: str, inputs: int, rng: Rng, rows: int) -> Inputs:
+    return SHAPES[shape](rng, SCARCE_TIMES * rows, inputs)
 
 
 def _own_values_point(percent: int) -> Point:
@@ -132,7 +147,11 @@ INPUTS = (
 )
 BUFFER = tuple(_buffer_point(n, percent) for n in (2, 3, 4) for percent in PAUSES)
 STAR = tuple(Point(f"{p}%", p, "", star, p / 100, bounded=True) for p in SHARES)
-GROWTH = tuple(_growth_point(inputs) for inputs in (2, 3, 4, 5, 6))
+GROWTH = (
+    *(_growth_point(inputs) for inputs in (2, 3, 4, 5, 6)),
+    *(_growth_point(inputs, "star") for inputs in (3, 4, 5, 6)),
+    *(_scarce_point(inputs, shape) for shape in SHAPES for inputs in (2, 4, 6)),
+)
 
 
 def run_inputs(config: Config, reporter: Reporter) -> Result:
@@ -218,6 +237,7 @@ def run_growth(config: Config, reporter: Reporter) -> Result:
     """The blocks that are read until all results are there, by the number of inputs."""
     measured, failures = measure(GROWTH, config, reporter)
     known = facts(measured, config)
+    known["blocks_read_over_those_of_the_fewest_inputs"] = _growth(measured, known["points"])
     charts = [
         _chart(title, "inputs", y, _lines(measured, known, value))
         for title, y, value in (
@@ -227,6 +247,19 @@ def run_growth(config: Config, reporter: Reporter) -> Result:
     ]
     found = ratios(measured, lambda one: max(1, one.blocks_read), less_is_better=True)
     return Result("miner-growth", found, known | {"charts": charts}, tuple(failures))
+
+
+def _growth(measured: Measured, points: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    """How MINER's blocks grow along each line; exponentially would be by a factor an input."""
+    first: dict[str, float] = {}
+    found: dict[str, dict[str, float | None]] = {}
+    for point in measured:
+        read = points[point.label]["blocks_read"][OURS]
+        if read is not None:
+            line = point.line or "chain"
+            grown = _quotient(read, first.setdefault(line, max(1, read)))
+            found.setdefault(line, {})[f"{point.x:g} inputs"] = grown
+    return found
 
 
 def _benchmark(
@@ -260,7 +293,7 @@ BENCHMARKS = (
     ),
     _benchmark(
         "miner-growth",
-        "blocks that Cleanup reads with 2 to 6 inputs, against the paper's odometer",
+        "blocks that Cleanup reads with 2 to 6 inputs, in a chain and a star, against the paper's",
         GROWTH,
         run_growth,
         GROWTH_ROWS,

@@ -132,6 +132,14 @@ def even_chain(rng: Rng, rows: int, inputs: int) -> Inputs:
     return _inputs(rng, columns, [(f"r{i}.a{i}", f"r{i + 1}.a{i}") for i in range(1, inputs)])
 
 
+def even_star(rng: Rng, rows: int, inputs: int) -> Inputs:
+    """The same as a star: the first relation has an attribute for each of the others."""
+    edges = range(1, inputs)
+    columns: dict[str, Columns] = {"r1": {f"a{i}": rng.integers(0, rows, rows) for i in edges}}
+    columns |= {f"r{i + 1}": {f"a{i}": rng.integers(0, rows, rows)} for i in edges}
+    return _inputs(rng, columns, [(f"r1.a{i}", f"r{i + 1}.a{i}") for i in edges])
+
+
 def _inputs(
     rng: Rng, columns: dict[str, Columns], on: list[tuple[str, str]], pause: float = 0.0
 ) -> Inputs:
@@ -139,19 +147,20 @@ def _inputs(
     spec = multiway_spec({name: rows.schema for name, rows in relations.items()}, on)
     sizes = [relation.num_rows for relation in relations.values()]
     times = [with_pauses(rng, size, pause) if pause else steady(rng, size) for size in sizes]
-    return Inputs(spec, tuple(relations.values()), tuple(times), _results_of_chain(columns, on))
+    return Inputs(spec, tuple(relations.values()), tuple(times), _results(columns, on))
 
 
-def _results_of_chain(columns: dict[str, Columns], on: list[tuple[str, str]]) -> int:
-    """How many results a chain has: rows are weighted with what they complete on their left."""
-    left, column = on[0][0].split(".")
-    weights: NDArray[np.float64] = np.ones(len(columns[left][column]))
-    for here, there in on:
+def _results(columns: dict[str, Columns], on: list[tuple[str, str]]) -> int:
+    """How many results a tree has, its edges from the root outwards: a row has as many as its
+    partners have, multiplied over its edges.
+    """
+    weights = {name: np.ones(len(next(iter(keys.values())))) for name, keys in columns.items()}
+    for here, there in reversed(on):
         (one, a), (two, b) = here.split("."), there.split(".")
         size = 1 + max(int(columns[one][a].max()), int(columns[two][b].max()))
-        by_value = np.bincount(columns[one][a], weights=weights, minlength=size)
-        weights = by_value[columns[two][b]].astype(np.float64)
-    return int(weights.sum())
+        by_value = np.bincount(columns[two][b], weights=weights[two], minlength=size)
+        weights[one] = weights[one] * by_value[columns[one][a]]
+    return int(weights[on[0][0].split(".")[0]].sum())
 
 
 def _relation(name: str, keys: Columns) -> pa.RecordBatch:

@@ -179,15 +179,19 @@ class BlockJoins:
             stop = min(stop, start + self._options.max_outer_blocks)
         blocks, index = cell.relations[box.outer], self._index_bytes(box.outer)
         least = len(plan) * self._least_piece
-        halves = cleaning and self._options.reduce
-        # what is left of the others after a reduction is hardly more than the outer blocks
-        wanted = (2 if halves else 1) * blocks.mean_bytes(stop - start, index) + least
+        # What is left of a relation after a reduction is hardly more than the outer blocks: where
+        # it has as much room as these, one piece is all of it, and the wheels within turn once.
+        # The last wheel may turn often, for nothing is within it.
+        holders = len(plan) if cleaning and self._options.reduce else 1
+        wanted = holders * blocks.mean_bytes(stop - start, index) + least
         room = self._room.ask(
             wanted if cleaning else min(wanted, self._room.share(_REACTIVE_SHARE))
         )
-        inner = max(least, room // 2) if halves else least
-        chunk = self._chunk(blocks, range(start, stop), room - inner, index)
-        return Odometer(cell, box, plan, start + chunk, inner // len(plan))
+        share = (room - least) // holders
+        chunk = self._chunk(blocks, range(start, stop), share, index)
+        pieces = [self._least_piece + share * (holders > 1)] * len(plan)
+        pieces[-1] = self._least_piece
+        return Odometer(cell, box, plan, start + chunk, pieces)
 
     def _index_bytes(self, relation: int) -> int:
         """What a row takes up in a part besides itself."""
@@ -261,7 +265,7 @@ class BlockJoins:
             level.nbytes += int(entry["length"]) * len(part) // len(block)
             level.nbytes += self._index_bytes(relation) * len(part)
         # the next block has to fit as well, whatever it is reduced to
-        full = level.nbytes + self._least_piece > at.piece_bytes
+        full = level.nbytes + self._least_piece > at.piece_bytes[len(at.levels) - 1]
         if not self._options.reduce or full or level.stop >= at.box.high[relation]:
             level.close(self._group_bytes)
 

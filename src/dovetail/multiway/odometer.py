@@ -54,7 +54,7 @@ class Odometer:
     box: Box
     plan: list[Reach]  #: the wheels, outermost first
     stop: int  #: the chunk is the box's outer blocks up to this one, which is not in it
-    piece_bytes: int
+    piece_bytes: list[int]  #: how much the piece of each wheel may hold
     chunk: list[Part] = field(default_factory=list)  #: the blocks of the chunk, as they are read
     outer: Part | None = None  #: all rows of the chunk, once they are
     levels: list[Level] = field(default_factory=list)

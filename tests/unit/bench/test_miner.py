@@ -9,7 +9,16 @@ import pytest
 from dovetail.bench import miner, registry
 from dovetail.bench.diner.streams import TUPLE_BYTES, Rng
 from dovetail.bench.miner_bound import share_online
-from dovetail.bench.miner_runs import Inputs, Setting, batches, chain, even_chain, run, star
+from dovetail.bench.miner_runs import (
+    Inputs,
+    Setting,
+    batches,
+    chain,
+    even_chain,
+    even_star,
+    run,
+    star,
+)
 from dovetail.bench.progress import Silent
 from dovetail.bench.result import Result
 from dovetail.testing.multiway import combinations
@@ -62,6 +71,15 @@ def test_growth_when_there_are_three_inputs_then_the_odometer_of_blocks_reads_mo
     assert "miner-paper" not in miner.GROWTH[-1].contenders, "it would not end"
 
 
+def test_growth_when_memory_is_scarce_then_tells_how_blocks_grow() -> None:
+    found = result("miner-growth", "star,5%,4", 120)
+    assert found.ok, found.failures
+    facts = found.facts["points"]["star,5%,4"]
+    assert facts["blocks_read"]["miner"] > 0
+    grown = found.facts["blocks_read_over_those_of_the_fewest_inputs"]
+    assert grown == {"star,5%": {"4 inputs": 1.0}}
+
+
 @pytest.mark.parametrize(
     "draw",
     [
@@ -70,6 +88,7 @@ def test_growth_when_there_are_three_inputs_then_the_odometer_of_blocks_reads_mo
         lambda rng: star(rng, 40),
         lambda rng: star(rng, 60, own_ranks=True),
         lambda rng: even_chain(rng, 30, 5),
+        lambda rng: even_star(rng, 30, 4),
     ],
 )
 def test_inputs_when_drawn_then_the_number_of_results_is_the_oracle_s(

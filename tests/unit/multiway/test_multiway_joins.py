@@ -367,6 +367,30 @@ def test_cleanup_when_blocks_are_reduced_then_reads_far_less_than_an_odometer_of
     assert 4 * read["both"] < read["paper"]
 
 
+def test_cleanup_when_a_star_has_more_inputs_then_reads_no_more_than_in_proportion(
+    make_join: MakeJoin,
+) -> None:
+    """The centre is the smallest, so it is the outer relation, and all are joined with it."""
+    read = {}
+    for inputs in (3, 5):
+        rng = np.random.default_rng(inputs)
+        leaves = [f"a{i}" for i in range(1, inputs)]
+        rows = [wide(batch(**{name: rng.integers(0, 240, 120) for name in leaves}), 600)]
+        rows += [wide(batch(**{name: rng.permutation(240)}), 600) for name in leaves]
+        spec = multiway_spec(
+            {f"r{i}": row.schema for i, row in enumerate(rows)},
+            [(f"r0.a{i}", f"r{i}.a{i}") for i in range(1, inputs)],
+        )
+        join = make_join("miner", spec, inputs * MIN_BYTES_PER_INPUT)
+        join.count_only()
+        found = count(feed(join, rows, 10))
+        assert all(size > 20 for size in join.cells[0].sizes)
+        join.ctx.counters.blocks_read = 0
+        assert found + count(drain(join)) == 120
+        read[inputs] = join.ctx.counters.blocks_read
+    assert read[5] < 4 * read[3]
+
+
 def test_cleanup_when_nothing_is_left_to_meet_then_writes_nothing(make_join: MakeJoin) -> None:
     rows = random_chain(3, 10, 3, 10)
     join = make_join("miner", chain_of(rows), BUDGET)

@@ -197,7 +197,7 @@ def test_remaining_when_left_midway_then_is_as_in_the_example(
     cell = cell_of(5, 4, 4)
     chain = spec_of((1, 2), (2, 3))
     box = Box(0, [0, 0, 0], [5, 4, 4])
-    at = Odometer(cell, box, join_sequences(chain, 0, [5, 4, 4]), stop=2, piece_bytes=0)
+    at = Odometer(cell, box, join_sequences(chain, 0, [5, 4, 4]), stop=2, piece_bytes=[])
     assert at.remaining() == [Box(0, [2, 0, 0], [5, 4, 4]), Box(0, [0, 0, 0], [2, 4, 4])]
     at.outer = nothing()
     at.open()
@@ -225,7 +225,7 @@ def test_odometer_when_left_after_any_step_then_all_combinations_come_once(
     while (box := cell.next_box()) is not None:
         low, high = box.low[box.outer], box.high[box.outer]
         stop = int(rng.integers(low + 1, high + 1))
-        at = Odometer(cell, box, join_sequences(CHAIN, box.outer, cell.sizes), stop, 0)
+        at = Odometer(cell, box, join_sequences(CHAIN, box.outer, cell.sizes), stop, [])
         at.outer = nothing()
         at.open()
         while at.levels and rng.random() < 0.8:  # else it is left here

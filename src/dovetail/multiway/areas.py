@@ -46,13 +46,12 @@ class Areas:
     rows: list[int] = field(default_factory=lambda: [0, 0, 0])
     partial: list[int] = field(default_factory=lambda: [0, 0, 0])  #: partial matches, like `joins`
 
-    def areas_of(self, codes: Codes) -> NDArray[np.int64]:
-        """Which area each code lies in."""
-        if self.lower is None or self.upper is None:
-            return np.full(len(codes), MIDDLE)
-        found: NDArray[np.int64] = (
-            1 + (codes >= self.upper) - (codes <= self.lower).astype(np.int64)
-        )
+    def areas_of(self, codes: Codes) -> NDArray[np.int8]:
+        """Which area each code lies in; a byte each, for there may be as many as rows in memory."""
+        found = np.full(len(codes), MIDDLE, dtype=np.int8)
+        if self.lower is not None and self.upper is not None:
+            found[codes <= self.lower] = LOWER
+            found[codes >= self.upper] = UPPER
         return found
 
     def count(self, codes: Codes, times: Times | None = None) -> list[int]:

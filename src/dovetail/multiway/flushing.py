@@ -99,7 +99,7 @@ def _victims(areas: Sequence[Areas], table: Table | None) -> list[tuple[int, int
     )
 
 
-def _mean_ticks(table: Table, area: NDArray[np.int64]) -> list[float]:
+def _mean_ticks(table: Table, area: NDArray[np.int8]) -> list[float]:
     """The mean ATS of the rows in each area."""
     counts = np.maximum(np.bincount(area, minlength=3), 1)
     means: list[float] = (np.bincount(area, weights=table.ats, minlength=3) / counts).tolist()

@@ -43,10 +43,11 @@ class KeyIndex:
     def remove(self, gone: NDArray[np.bool_], moved: Slots) -> None:
         """Forget the slots that are marked; `moved` has the new slot of each of the others."""
         runs: list[tuple[Codes, Slots]] = []
-        for codes, slots in self._runs:
+        while self._runs:
+            codes, slots = self._runs.pop(0)  # so that no more than one is in memory twice
             kept = ~gone.take(slots)
             if kept.any():
-                runs.append((codes[kept], moved.take(slots[kept]).astype(np.int32)))
+                runs.append((codes[kept], moved.take(slots[kept])))
         self._hold(runs)
 
     def probe(self, low: Codes, high: Codes) -> tuple[Slots, Span] | None:

@@ -123,13 +123,14 @@ class Miner(MultiWayJoin):
         table, areas = self.tables[victim], self.areas[victim]
         count = self._rows_of(victim, self.block_bytes)
         # the next flush may come at once, and nothing else would tell the new areas apart
-        first, matched = areas[0].lower is None, [codes[table.bits] for codes in table.codes]
+        first = self.options.fading and areas[0].lower is None
+        matched = [codes[table.bits] for codes in table.codes] if first else []
         slots, taken = choose(table, areas, count, self.ctx.rng, tie_breaks=self.options.fading)
         self._stale[victim] = True
         known = [area.densities() for area in areas] if self.options.fading else None
         self._flush(self.cells[0], victim, slots, taken[0][0])
         move_bounds(table, areas, taken, self._rows_of(victim, self.block_bytes), known)
-        if first and self.options.fading:
+        if first:
             for area, codes in zip(areas, matched, strict=True):
                 area.matched(codes)
         if self.options.weighing:

@@ -164,7 +164,7 @@ class Table(JoinRows):
         gone = np.zeros(len(self), dtype=np.bool_)
         gone[slots] = True
         kept = ~gone
-        moved = np.cumsum(kept) - 1
+        moved = np.cumsum(kept, dtype=np.int32) - 1
         for attribute in range(len(self.codes)):
             self.index(attribute).remove(gone, moved)
             self.codes[attribute] = self.codes[attribute][kept]

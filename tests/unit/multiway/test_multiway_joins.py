@@ -1,5 +1,6 @@
 """MINER and MJoin as operators: what they keep, what they put off, and what they read back."""
 
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,31 @@ def test_miner_when_a_relation_makes_little_of_its_rows_then_others_get_the_memo
         shares[weighing] = sizes[0] / sum(sizes)
     assert shares[True] < 0.7 * shares[False]
     assert online[True] > online[False]
+
+
+def test_miner_when_a_relation_has_many_narrow_rows_then_a_flush_needs_little_for_each(
+    make_join: MakeJoin,
+) -> None:
+    """What is made of all rows for a moment has to fit beside them."""
+    rng, count_of_rows = np.random.default_rng(1), 100_000
+    centre = batch(**{f"a{i}": rng.integers(0, 1 << 40, count_of_rows) for i in (1, 2, 3)})
+    leaves = [batch(**{f"a{i}": [1]}) for i in (1, 2, 3)]
+    spec = multiway_spec(
+        {f"r{i}": rows.schema for i, rows in enumerate([centre, *leaves])},
+        [(f"r0.a{i}", f"r{i}.a{i}") for i in (1, 2, 3)],
+    )
+    join = make_join("miner", spec, 40_000_000)
+    list(join.push(0, centre))
+    assert join._make_room()  # which sets the areas
+    held = len(join.tables[0])
+    tracemalloc.start()
+    try:
+        assert join._make_room()
+        stays, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(join.tables[0]) < held
+    assert peak - stays < 24 * held
 
 
 def test_mjoin_when_all_join_on_one_attribute_then_flushes_a_bucket_of_every_input(

@@ -43,7 +43,9 @@ from dovetail.spark.session import local_session
 
 Batches = Iterator[pa.RecordBatch]
 LEAST_KB_OF_THREE = 110  # a partition of a join of three inputs needs about as much
-PARTITIONS_OF_THREE = 4  # two for each attribute: a row of an input that has one goes to two
+# Two for each attribute: a row of an input that has one of them goes to two. Beside other joins,
+# only one attribute is cut, for each task costs time.
+PARTITIONS_OF_THREE, BESIDE_OTHERS = 4, 2
 
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
@@ -135,12 +137,13 @@ class Runner:
             "explode(array_repeat(left_id, cast(left_id % 3 as int))) as third_n",
         )
         each = max(LEAST_KB_OF_THREE, int(self.memory.removesuffix("KB")) // self.partitions)
+        partitions = BESIDE_OTHERS if beside else PARTITIONS_OF_THREE
         joined = dovetail.join_all(
             {"left": self.stream(root, "left"), "right": self.stream(root, "right"),
              "third": third},
             on=[("left.k", "right.k"), ("left.left_id", "third.third_id")],
-            memory=f"{each * PARTITIONS_OF_THREE}KB",
-            partitions=PARTITIONS_OF_THREE,
+            memory=f"{each * partitions}KB",
+            partitions=partitions,
             state=root / (f"state-{algorithm}" if beside else "state"),
             slice_ms=self.slice_ms,
             algorithm=algorithm,

@@ -32,7 +32,8 @@ ROWS = PAPER_ROWS // 10  #: of R2 and of R3
 SHARES = (5, 10, 15, 20)  #: the budget in percent of the input
 PAUSES = (10, 20, 30, 40, 50)
 FIG_20 = {"4 inputs,5%": 0.55, "4 inputs,20%": 0.80}  #: shares of the result that the text states
-FIG_22 = 60.0  #: times MJoin's results, at most
+MODEST = 0.75  #: of the share with two inputs; the paper says "only a modest decrease"
+FIG_22 = 60.0  #: times MJoin's results: "60 times higher"; at which budget is not said
 NEAR = 10  #: rows by which the input buffer may exceed MaxNewArr: "a few"; 3 in the paper
 READINGS = "readings"  #: a group of `miner-inputs` that runs no join
 GROWTH_ROWS = 600  #: of each relation
@@ -53,21 +54,24 @@ WHY_NOT_FIG_20 = (
     "for as many rows as were in memory at the end, and share_of_bound is what MINER reached of "
     "that. With fewer rows than the paper's, there are fewer values, and the most frequent one has "
     "a larger share of the rows, so that less of it fits: at a tenth of the size the bounds are "
-    "about 0.1 lower at 5 %."
+    "about 0.1 lower at 5 %. At 20 % it is another matter: there the bound is near the paper's "
+    "80 %, and what is missing is ours. Rows fill only a part of the budget; share_of_budget has "
+    "how much, and what goes to indexes, codes and ticks beside them and to working memory."
 )
 WHY_MORE_THAN_FIG_22 = (
     "MJoin flushes a bucket with its rows of every input. R1 and R4 have each value once, so from "
     "then on nothing is found for any value of that bucket, and every bucket has been flushed "
     "before long. The scarcer memory is, the sooner; so the ratio falls steeply with the budget, "
     "and the paper's 60 is about ours at 20 %. MJoin runs with several numbers of buckets, of "
-    "which the best counts; that changes little. The paper does not say how many its MJoin had, "
-    "nor how fast R1 and R4 came."
+    "which the best counts; results_online_of_mjoin_by_buckets has all. The paper does not say how "
+    "many its MJoin had, nor how fast R1 and R4 came: with `spread` they take the whole time."
 )
 INDEX = (
     "index_bytes are the sorted codes and slots of all indexes at the end of the input; "
     "bytes_beside_rows are all that a row in memory has besides itself: codes by slot, tick, join "
-    "bit. The paper's 120 KB for six indexes over 44,000 rows, of which a half have two "
-    "attributes, are two bytes an entry, too few for a pointer to each row; ours have twelve."
+    "bit, which is what counts for the goal. The paper's 120 KB for six indexes over 44,000 rows, "
+    "of which a half have two attributes, are two bytes an entry, too few for a pointer to each "
+    "row; ours have twelve."
 )
 
 
@@ -146,7 +150,10 @@ INPUTS = (
     *(_own_values_point(percent) for percent in (SHARES[0], SHARES[-1])),
 )
 BUFFER = tuple(_buffer_point(n, percent) for n in (2, 3, 4) for percent in PAUSES)
-STAR = tuple(Point(f"{p}%", p, "", star, p / 100, bounded=True) for p in SHARES)
+STAR = (
+    *(Point(f"{p}%", p, "", star, p / 100, bounded=True) for p in SHARES),
+    *(Point(f"spread,{p}%", p, "spread", partial(star, spread=True), p / 100) for p in SHARES),
+)
 GROWTH = (
     *(_growth_point(inputs) for inputs in (2, 3, 4, 5, 6)),
     *(_growth_point(inputs, "star") for inputs in (3, 4, 5, 6)),
@@ -166,10 +173,12 @@ def run_inputs(config: Config, reporter: Reporter) -> Result:
     }
     largest = f"4 inputs,{SHARES[-1]}%"
     if largest in points:
-        share = points[largest]["index_share_of_budget"].get(OURS)
+        share = points[largest]["share_of_budget"].get(OURS, {}).get("beside_rows")
         aims["indexes, of the budget"] = _goal(0.02, share, less_is_better=True)
-    known |= {"goals": aims, "why not 55 %": WHY_NOT_FIG_20, "indexes": INDEX}
     known["four_inputs_over_two"] = _four_over_two(points)
+    for percent, left in known["four_inputs_over_two"].items():
+        aims[f"a modest drop from two inputs to four, {percent}"] = _goal(MODEST, left[OURS])
+    known |= {"goals": aims, "why not 55 %": WHY_NOT_FIG_20, "indexes": INDEX}
     if config.wants(READINGS):
         rows = config.rows * PAPER_ROWS // ROWS
         known["readings"] = bounds(config.seed, rows, (SHARES[0], SHARES[-1]))
@@ -223,9 +232,12 @@ def run_star(config: Config, reporter: Reporter) -> Result:
     measured, failures = measure(STAR, config, reporter)
     known = facts(measured, config)
     found = ratios(measured, results)
-    rivals = tuple(f"{RIVAL}/{point.label}" for point in measured)
+    wanted = {
+        f"{FIG_22:g} times MJoin, {point.label}": (FIG_22, (f"{RIVAL}/{point.label}",))
+        for point in measured
+    }
     known |= {
-        "goals": goals(found, {f"{FIG_22:g} times MJoin": (FIG_22, rivals)}),
+        "goals": goals(found, wanted),
         "why more than 60": WHY_MORE_THAN_FIG_22,
     }
     lines = _lines(measured, known, "share_online", 100)

@@ -21,6 +21,7 @@ from dovetail.bench.miner_runs import PAPER_ROWS, Found, Inputs, Setting, run
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Config, describe
 from dovetail.bench.result import Failure, Spread, significant
+from dovetail.multiway.holding import WORKING_SHARE
 
 OURS, PAPER, RIVAL = "miner", "miner-paper", "mjoin"
 _FINER = (16, 64)
@@ -107,8 +108,14 @@ def repeat(point: Point, number: int, seed: list[int], rows: int) -> Repetition:
     one = Repetition(number, inputs.rows, inputs.whole, budget_bytes, setting.most_waiting(inputs))
     for name in point.contenders:
         try:
-            variants = [_checked(name, inputs, setting, count) for count in _buckets(name, inputs)]
-            one.found[name] = max(variants, key=lambda found: found.results)
+            counts = _buckets(name, inputs)
+            variants = [_checked(name, inputs, setting, count) for count in counts]
+            best = one.found[name] = max(variants, key=lambda found: found.results)
+            if len(counts) > 1:
+                best.by_buckets = {
+                    str(count or "its own"): found.results
+                    for count, found in zip(counts, variants, strict=True)
+                }
         except Exception as error:  # noqa: BLE001  a run that failed is shown as failed
             one.failures.append(Failure(f"{name}/{point.label}", number, describe(error)))
     if point.bounded and OURS in one.found:
@@ -191,7 +198,7 @@ def _facts_of(point: Point, runs: Sequence[Repetition]) -> dict[str, Any]:
     whole = statistics.median(one.whole for one in runs)
     rows = statistics.median(one.rows for one in runs)
     known: dict[str, Any] = {"rows_in": rows, "whole_join": whole}
-    known["budget_bytes"] = runs[0].budget_bytes
+    budget = known["budget_bytes"] = runs[0].budget_bytes
     for title, value in _VALUES.items():
         known[title] = {name: _median(runs, name, value) for name in point.contenders}
     shares = {
@@ -202,6 +209,11 @@ def _facts_of(point: Point, runs: Sequence[Repetition]) -> dict[str, Any]:
         name: significant(statistics.median(found)) if found else None
         for name, found in shares.items()
     }
+    variants = [one.found[RIVAL].by_buckets for one in runs if RIVAL in one.found]
+    if variants and variants[0]:
+        known["results_online_of_mjoin_by_buckets"] = {
+            count: statistics.median(some[count] for some in variants) for count in variants[0]
+        }
     bounds = [one.bounds for one in runs if one.bounds is not None]
     if bounds:
         whole_budget, held = (statistics.median(some) for some in zip(*bounds, strict=True))
@@ -221,9 +233,13 @@ def _facts_of(point: Point, runs: Sequence[Repetition]) -> dict[str, Any]:
         for name, seconds in known["cpu_seconds"].items()
         if seconds is not None
     }
-    known["index_share_of_budget"] = {
-        name: significant(known["index_bytes"][name] / runs[0].budget_bytes)
+    known["share_of_budget"] = {
+        name: {
+            "rows": significant(known["rows_in_memory"][name] * TUPLE_BYTES / budget),
+            "beside_rows": significant(known["bytes_beside_rows"][name] / budget),
+            "working_memory": WORKING_SHARE,
+        }
         for name in point.contenders
-        if known["index_bytes"][name] is not None
+        if known["rows_in_memory"][name] is not None
     }
     return known

@@ -76,6 +76,7 @@ class Found:
     index_bytes: int = 0  #: of the indexes
     bytes_beside_rows: int = 0  #: all that rows in memory have besides themselves
     cpu_seconds: float = 0.0
+    by_buckets: dict[str, int] = field(default_factory=dict)  #: results of each variant of MJoin
 
 
 # -- the data -------------------------------------------------------------------------------
@@ -109,8 +110,11 @@ def chain(
     return _inputs(rng, {name: columns[name] for name in names}, on, pause)
 
 
-def star(rng: Rng, rows: int, *, own_ranks: bool = False) -> Inputs:
-    """The join of Fig. 22: the same relations, all on one attribute."""
+def star(rng: Rng, rows: int, *, own_ranks: bool = False, spread: bool = False) -> Inputs:
+    """The join of Fig. 22: the same relations, all on one attribute.
+
+    With `spread`, R1 and R4 come as slowly as they have fewer rows, over the whole time.
+    """
     domain = max(2, rows // FEWER)
     columns: dict[str, Columns] = {
         "r1": {"a": rng.permutation(domain)},
@@ -120,7 +124,11 @@ def star(rng: Rng, rows: int, *, own_ranks: bool = False) -> Inputs:
     }
     if own_ranks:
         columns["r3"]["a"] = _renamed(rng, columns["r3"]["a"], domain)
-    return _inputs(rng, columns, [(f"r{i}.a", f"r{i + 1}.a") for i in (1, 2, 3)])
+    found = _inputs(rng, columns, [(f"r{i}.a", f"r{i + 1}.a") for i in (1, 2, 3)])
+    if not spread:
+        return found
+    times = tuple(some * (found.end / some[-1]) for some in found.times)
+    return dataclasses.replace(found, times=times)
 
 
 def even_chain(rng: Rng, rows: int, inputs: int) -> Inputs:

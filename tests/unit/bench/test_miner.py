@@ -51,6 +51,21 @@ def test_figure_when_tiny_then_has_a_ratio_for_every_rival_and_its_raw_numbers(
         ratio = found.ratios[f"{rival}/{only}"].median
         assert ratio == pytest.approx(max(1, online["miner"]) / max(1, online[rival]), rel=1e-3)
     assert 0 < facts["share_online"]["miner"] < 1
+    split = facts["share_of_budget"]["miner"]
+    assert 0.5 < sum(split.values()) < 1.05
+    assert split["beside_rows"] > facts["index_bytes"]["miner"] / facts["budget_bytes"]
+
+
+def test_star_when_foreign_rows_come_over_the_whole_time_then_has_a_goal_of_its_own() -> None:
+    found = result("miner-star", "spread,20%", 1_500)
+    assert found.ok, found.failures
+    assert list(found.facts["goals"]) == ["60 times MJoin, spread,20%"]
+    facts = found.facts["points"]["spread,20%"]
+    by_buckets = facts["results_online_of_mjoin_by_buckets"]
+    assert list(by_buckets) == ["its own", "16", "64"]
+    assert max(by_buckets.values()) == facts["results_online"]["mjoin"]
+    drawn = star(np.random.default_rng(1), 1_500, spread=True)
+    assert [times[-1] for times in drawn.times] == pytest.approx([drawn.end] * 4)
 
 
 def test_buffer_when_sources_pause_then_rows_wait_until_the_join_is_called_back() -> None:

@@ -116,21 +116,24 @@ class Ssbj(AMeshJoin):
     # -- cache phase ------------------------------------------------------------------------
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
-        if not self.spec.ordered and self.cache.parts:
-            missed = np.ones(len(run), dtype=np.bool_)
+        missed = np.ones(len(run), dtype=np.bool_)
+        if not self.spec.ordered:
             for part, chosen, low, high in self.cache.lookup(run.codes):
                 missed[chosen] = False
                 self.ctx.counters.rows_cached += len(chosen)
                 yield from self._settle(run.rows, chosen, low, high, part)
             self._miss_share += (missed.mean() - self._miss_share) / 4
-            if not missed.all():
-                rows = run.rows.filter(pa.array(missed))
-                run = Run(run.codes[missed], run.ats[missed], rows)
-        for start in range(0, max(1, len(run)), self.w):
-            stop = min(start + self.w, len(run))
+        if not missed.all():
+            rows = run.rows.filter(pa.array(missed))
+            run = Run(run.codes[missed], run.ats[missed], rows)
+        start, stop = 0, min(self.w, len(run))
+        while start < stop:
             piece = run if stop - start == len(run) else own(run.slice(start, stop))
-            if len(piece):
-                yield from self._enqueue(piece)
+            yield from self._enqueue(piece)
+            yield from self._iterate()
+            # an iteration may change the cache, and with it `w`
+            start, stop = stop, min(stop + self.w, len(run))
+        if not len(run):
             yield from self._iterate()
 
     def _slice_rows(self, row_bytes: int) -> int:

@@ -189,8 +189,12 @@ class Bench(Driver):
 def drive(
     spec: SemiStreamSpec, algorithm: str, stream: pa.RecordBatch, table: pa.RecordBatch,
     *, seed: int, budget_bytes: int | None, page_bytes: int = 2_000, restore_share: float = 0.2,
+    most_rows: int | None = None,
 ) -> Drive:  # fmt: skip
-    """Join a stream with a table in random batches, with polls, retuning and restores between."""
+    """Join a stream with a table in random batches, with polls, retuning and restores between.
+
+    A batch has up to `most_rows`, or a third of all. Every other operator keeps its own settings.
+    """
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory(prefix="dovetail-test-") as name:
         root = Path(name)
@@ -198,14 +202,16 @@ def drive(
         (root / "state").mkdir()
         driver = Driver(spec, algorithm, root / "table", root / "state", budget_bytes)
         try:
-            at = 0
+            at, most = 0, max(2, most_rows or stream.num_rows // 3)
+            tuned = isinstance(driver.operator, AMeshJoin) and rng.random() < 0.5
             while at < stream.num_rows:
-                size = int(rng.integers(1, max(2, stream.num_rows // 3)))
+                size = int(rng.integers(1, most))
                 driver.push(stream.slice(at, size))
                 at += size
                 if rng.random() < 0.4:
                     driver.poll(int(rng.integers(1, 2_000)))
-                if isinstance(driver.operator, AMeshJoin) and rng.random() < 0.5:
+                if tuned and rng.random() < 0.5:
+                    assert isinstance(driver.operator, AMeshJoin)
                     driver.operator.tune(int(rng.integers(1, 200)), int(rng.integers(1, 6)))
                 if rng.random() < restore_share:
                     driver.restore()

@@ -250,12 +250,16 @@ class Cache:
         return blocks
 
     def meta(self) -> dict[str, Any]:
-        return {"seen": self._seen, "blocks": [len(part.blocks or []) for part in self.parts]}
+        return {
+            "seen": self._seen,
+            "blocks": [len(part.blocks or []) for part in self.parts],
+            "hits": [int(part.hits.sum()) for part in self.parts],
+        }
 
     def restore(self, meta: dict[str, Any], blocks: list[np.void], store: BlockStore) -> None:
         self._seen = meta["seen"]
         self._indexed = None
-        for count in meta["blocks"]:
+        for count, hits in zip(meta["blocks"], meta["hits"], strict=True):
             mine, blocks = blocks[:count], blocks[count:]
             keys = store.read(mine[0])
             rows = _no_rows(self._schema)
@@ -266,7 +270,10 @@ class Cache:
                 first = np.searchsorted(run.codes, keys.codes, side="left")
                 counts = np.searchsorted(run.codes, keys.codes, side="right") - first
             noted = int(keys.ats.sum())
-            part = Part(keys.codes, _starts(counts), keys.ats.copy(), rows, list(mine), noted)
+            # hits since the blocks were written are taken to be spread like those before them
+            spread = np.floor(np.cumsum(keys.ats) * (hits / max(1, noted))).astype(np.int64)
+            spread = np.diff(spread, prepend=0)
+            part = Part(keys.codes, _starts(counts), spread, rows, list(mine), noted)
             if self.nbytes + part.nbytes <= self.limit and self._held.try_grow(part.nbytes):
                 self.parts.append(part)  # with less memory than before, what fits
         self._held.resize(self.nbytes)

@@ -23,7 +23,6 @@ iteration is a whole scan and no packet outlives it.
 
 import base64
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,36 +30,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.errors import ArgumentError
-from dovetail.kernel.blocks import BLOCK, RESIDENT
+from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run
 from dovetail.semistream.base import SemiStreamJoin, first_number
-from dovetail.semistream.spec import STREAM, SemiStreamSpec
+from dovetail.semistream.packets import BYTES_PER_ROW, Packet
+from dovetail.semistream.spec import SemiStreamSpec
 from dovetail.semistream.table import CODE_BYTES, StagedTable
-
-_PACKET_BYTES_PER_ROW = 5  # whether it has matched, and how often
-
-
-@dataclass
-class Packet:
-    """Rows that came together."""
-
-    run: Run
-    low: Codes  #: the codes that each row looks for: equal to the run's unless it is a band join
-    high: Codes
-    start: int  #: the first page that it meets
-    seen: int  #: how many pages it has met
-    matched: NDArray[np.bool_]
-    counts: NDArray[np.int32]  #: candidates so far, of each row
-    counted: bool = True  #: whether `counts` goes back to the start page
-    first: Rows | None = None  #: with `ordered`: where each row's candidates begin, -1 for none yet
-
-    @property
-    def nbytes(self) -> int:
-        more = 0 if self.first is None else 8
-        more += 0 if self.low is self.run.codes else 16
-        return self.run.nbytes + (_PACKET_BYTES_PER_ROW + more) * len(self.run)
 
 
 class MeshJoin(SemiStreamJoin):
@@ -68,6 +45,7 @@ class MeshJoin(SemiStreamJoin):
 
     name: ClassVar[str] = "meshjoin"
     joins_conditions: ClassVar[bool] = True
+    counts_matches: ClassVar[bool] = False  #: how many rows have is part of the state
 
     def __init__(
         self,
@@ -86,7 +64,7 @@ class MeshJoin(SemiStreamJoin):
         self.b = min(b or self._read_pages(), max(1, table.pages))
         self._asked_w = w
         if snapshot is not None:
-            self._restore(snapshot)
+            self._restore(snapshot.meta, iter(snapshot.blocks))
 
     # -- settings ---------------------------------------------------------------------------
 
@@ -96,7 +74,7 @@ class MeshJoin(SemiStreamJoin):
         if self._asked_w is not None:
             return self._asked_w
         loops = -(-max(1, self.table.pages) // self.b)
-        row_bytes = self._stream_row_bytes + INDEX_BYTES_PER_ROW + _PACKET_BYTES_PER_ROW + 8
+        row_bytes = self._stream_row_bytes + INDEX_BYTES_PER_ROW + BYTES_PER_ROW + 8
         row_bytes += 0 if self.spec.within is None else 16
         return max(1, int(self._window_bytes() / (loops * row_bytes)))
 
@@ -142,7 +120,7 @@ class MeshJoin(SemiStreamJoin):
         first = np.full(len(run), -1) if self.spec.ordered else None
         matched = np.zeros(len(run), dtype=np.bool_)
         counts = np.zeros(len(run), dtype=np.int32)
-        return Packet(run, low, high, start, seen, matched, counts, seen == 0, first)
+        return Packet(run, low, high, start, seen, matched, counts, first)
 
     def _work(self) -> Iterator[pa.RecordBatch]:
         yield from self._iterate()
@@ -183,13 +161,9 @@ class MeshJoin(SemiStreamJoin):
         if not len(found):
             return
         low, high, rows = base + low[found], base + high[found], start + found
-        packet.counts[rows] += (high - low).astype(np.int32)
-        if packet.first is not None:
-            # the scan may have begun in the middle of a row's candidates: then they come last
-            seen = packet.first[rows]
-            packet.first[rows] = np.where(seen < 0, low, np.minimum(seen, low))
-            return
-        yield from self._meet(run.rows, rows, low, high, self.table, packet.matched)
+        packet.meet(rows, low, high)
+        if not self.spec.ordered:
+            yield from self._meet(run.rows, rows, low, high, self.table, packet.matched)
 
     def _dequeue(self, packet: Packet) -> Iterator[pa.RecordBatch]:
         """A packet has met the whole table."""
@@ -210,25 +184,15 @@ class MeshJoin(SemiStreamJoin):
     # -- state ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        blocks = []
-        for packet in self.packets:
-            if packet.run.block is None:
-                packet.run.block = self.ctx.store.append(packet.run, STREAM, RESIDENT)
-            blocks.append(packet.run.block)
+        counts = self.spec.ordered or self.counts_matches
+        blocks = [
+            block
+            for packet in self.packets
+            for block in packet.persist(self.ctx.store, counts=counts)
+        ]
         blocks += self._more_blocks()
-        meta = {
-            **self._meta(),
-            "page": self.page,
-            "packets": [
-                {
-                    "start": packet.start,
-                    "seen": packet.seen,
-                    "matched": _pack_bits(packet.matched),
-                }
-                for packet in self.packets
-            ],
-            **self._more_meta(),
-        }
+        packets = [{**one.facts(), "matched": _pack_bits(one.matched)} for one in self.packets]
+        meta = {**self._meta(), "page": self.page, "packets": packets, **self._more_meta()}
         return Snapshot(meta, np.array(blocks, dtype=BLOCK))
 
     def _more_meta(self) -> dict[str, Any]:
@@ -237,16 +201,14 @@ class MeshJoin(SemiStreamJoin):
     def _more_blocks(self) -> list[np.void]:
         return []
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        meta = snapshot.meta
+    def _restore(self, meta: dict[str, Any], blocks: Iterator[np.void]) -> None:
         self._arrived, self.page = meta["arrived"], meta["page"]
-        for facts, block in zip(meta["packets"], snapshot.blocks, strict=False):
-            run = self.ctx.store.read(block)
+        for facts in meta["packets"]:
+            run = self.ctx.store.read(next(blocks))
             packet = self._packet(run, facts["start"], facts["seen"])
-            packet.matched = _unpack_bits(facts["matched"], len(run))
-            if self.spec.ordered:  # nothing of it has left yet, so it may begin anew
-                packet.start, packet.seen, packet.counted = self.page, 0, True
             self._window.grow(packet.nbytes)
+            packet.matched = _unpack_bits(facts["matched"], len(run))
+            packet.recall(facts["kept"], blocks, self.ctx.store)
             self.packets.append(packet)
 
     def check(self) -> None:

@@ -34,23 +34,26 @@ being new.
 Theorem 3: at a high enough rate the inequality favours every value, the disk phase runs dry and
 this is a main-memory join; a test shows it.
 
-On failure: a restored operator starts at "incrementing" again, with the cache as it was.
+On failure: a restored operator goes on where it was, with its cache, its notes and its switching
+buffer, as far as the budget has room for them. Else a scan longer than a step would never learn
+anything where operators are restored in every step.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, own, probe_run
 from dovetail.semistream.base import SemiStreamJoin
-from dovetail.semistream.cache import KEY_BYTES, Cache
-from dovetail.semistream.meshjoin import AMeshJoin, Packet
+from dovetail.semistream.cache import KEY_BYTES, KEYS, TABLE, Cache
+from dovetail.semistream.meshjoin import AMeshJoin
+from dovetail.semistream.packets import NO_COLUMNS, Packet, kept
 from dovetail.semistream.spec import SemiStreamSpec
 from dovetail.semistream.table import StagedTable
 
@@ -60,14 +63,12 @@ _LEAST_MISS_SHARE = 1 / 32
 _NOTE_BYTES = 16  # what is remembered of a value that left the disk phase
 
 
-Counts = NDArray[np.int32]
-
-
 class Ssbj(AMeshJoin):
     """Equality joins."""
 
     name: ClassVar[str] = "ssbj"
     joins_conditions: ClassVar[bool] = False
+    counts_matches: ClassVar[bool] = True
     #: what a cached value costs in the inequality besides its table rows; the paper has 0
     key_bytes: ClassVar[int] = KEY_BYTES
 
@@ -87,12 +88,12 @@ class Ssbj(AMeshJoin):
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
         self.switching_factor = switching_factor
         self.cycle = INCREMENTING  #: counts cycles; modulo 3 it is the state
-        self._notes: list[tuple[Codes, Counts, Counts]] = []  # values that left: code, m, n
+        self._notes: list[Run] = []  # values that left: codes, and m and n as the rows' numbers
         self._noted = Reservation(context.budget, "notes")
         self._chosen: tuple[Codes, Rows, Rows] | None = None  # values being switched: code, m, n
-        self._buffer: list[tuple[Codes, pa.RecordBatch]] = []
+        self._chosen_block: np.void | None = None
+        self._buffer: list[Run] = []  # table rows of these values, in code order
         self._buffer_bytes = 0  # of the rows in it
-        self._evicted = 0  # the cycle of the last eviction
         self._buffered = Reservation(context.budget, "switching buffer")
         self._miss_share = 1.0  # of the rows that came lately, those that were not cached
         super().__init__(spec, context, table, snapshot, w=w, b=b)
@@ -145,12 +146,10 @@ class Ssbj(AMeshJoin):
 
     def _dequeue(self, packet: Packet) -> Iterator[pa.RecordBatch]:
         yield from super()._dequeue(packet)
-        if self.state == INCREMENTING and packet.counted and not self.spec.ordered:
-            keys, index, arrived = np.unique(
-                packet.run.codes, return_index=True, return_counts=True
-            )
+        if self.state == INCREMENTING and not self.spec.ordered:
+            keys, index, n = np.unique(packet.run.codes, return_index=True, return_counts=True)
             if self._noted.try_grow(_NOTE_BYTES * len(keys)):
-                self._notes.append((keys, packet.counts[index], arrived.astype(np.int32)))
+                self._notes.append(Run(keys, _packed(packet.counts[index], n), NO_COLUMNS))
 
     def _scanned(self, stored: Codes, base: int) -> Iterator[pa.RecordBatch]:
         if self._chosen is not None:
@@ -162,7 +161,7 @@ class Ssbj(AMeshJoin):
                     if not self._buffer_fits(rows):
                         self._choose_below(int(keys[which[0]]))
                         break
-                    self._buffer.append((keys[which], rows))
+                    self._buffer.append(Run(keys[which], keys[which], rows))
                     self._buffer_bytes += rows.nbytes
         return iter(())
 
@@ -179,18 +178,18 @@ class Ssbj(AMeshJoin):
         assert self._chosen is not None
         count = int(np.searchsorted(self._chosen[0], code))
         keys, m, n = self._chosen
-        self._chosen = keys[:count], m[:count], n[:count]
-        ends = [int(np.searchsorted(codes, code)) for codes, _ in self._buffer]
+        self._chosen, self._chosen_block = (keys[:count], m[:count], n[:count]), None
+        ends = [int(np.searchsorted(run.codes, code)) for run in self._buffer]
         self._buffer = [
-            (codes[:end], rows.slice(0, end))
-            for end, (codes, rows) in zip(ends, self._buffer, strict=True)
+            run if end == len(run) else run.slice(0, end)
+            for end, run in zip(ends, self._buffer, strict=True)
+            if end
         ]
 
     def _new_cycle(self) -> Iterator[pa.RecordBatch]:
         self.cycle += 1
-        if self.cycle // EVICTION_CYCLES > self._evicted // EVICTION_CYCLES:
+        if self.cycle % EVICTION_CYCLES == 0:
             self._evict()  # before values are switched, which have no hits yet
-            self._evicted = self.cycle
         if self.state == SWITCHING:
             self._choose()
         elif self.state == PHASE_OUT:
@@ -201,9 +200,10 @@ class Ssbj(AMeshJoin):
         """Apply the inequality to the values that left the disk phase in the last cycle."""
         notes, self._notes = self._notes, []
         if notes:
-            codes, m, n = (np.concatenate(column) for column in zip(*notes, strict=True))
+            codes = np.concatenate([note.codes for note in notes])
+            m, n = _unpacked(np.concatenate([note.ats for note in notes]))
             keys, index, inverse = np.unique(codes, return_index=True, return_inverse=True)
-            m = m[index].astype(np.int64)
+            m = m[index]
             n = np.bincount(inverse, weights=n).astype(np.int64)
             costs = m * self.table.row_bytes + self.key_bytes
             favoured = n * self._stream_cost > self.switching_factor * costs
@@ -217,7 +217,7 @@ class Ssbj(AMeshJoin):
             if len(fits):
                 self._buffered.grow(int(sizes[fits].sum()))
                 self._buffer_bytes = 0
-                self._chosen = keys[fits], m[fits], n[fits]
+                self._chosen, self._chosen_block = (keys[fits], m[fits], n[fits]), None
         self._noted.resize(0)
 
     def _room(self) -> int:
@@ -239,8 +239,8 @@ class Ssbj(AMeshJoin):
         if self._chosen is None:
             return
         keys, m, n = self._chosen
-        codes = np.concatenate([codes for codes, _ in self._buffer] or [keys[:0]])
-        batches = [rows for _, rows in self._buffer]
+        codes = np.concatenate([run.codes for run in self._buffer] or [keys[:0]])
+        batches = [run.rows for run in self._buffer]
         self._chosen, self._buffer = None, []
         counts = np.searchsorted(codes, keys, side="right") - np.searchsorted(codes, keys)
         assert (counts == m).all(), "a value's rows must be cached all at once"
@@ -277,19 +277,44 @@ class Ssbj(AMeshJoin):
 
     # -- state ------------------------------------------------------------------------------
 
-    def _more_meta(self) -> dict[str, Any]:
-        return {"cycle": self.cycle, "evicted": self._evicted, "cache": self.cache.meta()}
-
     def _more_blocks(self) -> list[np.void]:
-        return self.cache.persist(self.ctx.store)
+        store = self.ctx.store
+        blocks = self.cache.persist(store) + [kept(note, KEYS, store) for note in self._notes]
+        if self._chosen is not None and len(self._chosen[0]):
+            if self._chosen_block is None:
+                keys, m, n = self._chosen
+                self._chosen_block = kept(Run(keys, _packed(m, n), NO_COLUMNS), KEYS, store)
+            blocks += [self._chosen_block, *(kept(run, TABLE, store) for run in self._buffer)]
+        return blocks
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        super()._restore(snapshot)
-        cycle = int(snapshot.meta["cycle"])
-        self.cycle = cycle + (INCREMENTING - cycle) % 3
-        self._evicted = int(snapshot.meta["evicted"])
-        blocks = list(snapshot.blocks[len(snapshot.meta["packets"]) :])
-        self.cache.restore(snapshot.meta["cache"], blocks, self.ctx.store)
+    def _more_meta(self) -> dict[str, Any]:
+        """After `_more_blocks`."""
+        return {"cycle": self.cycle, "cache": self.cache.meta(), "notes": len(self._notes)}
+
+    def _restore(self, meta: dict[str, Any], blocks: Iterator[np.void]) -> None:
+        super()._restore(meta, blocks)
+        self.cycle = int(meta["cycle"])
+        count = sum(meta["cache"]["blocks"])
+        self.cache.restore(meta["cache"], list(islice(blocks, count)), self.ctx.store)
+        for block in islice(blocks, meta["notes"]):
+            if self._noted.try_grow(_NOTE_BYTES * int(block["rows"])):
+                self._notes.append(self.ctx.store.read(block))
+        self._restore_chosen(list(blocks))
+
+    def _restore_chosen(self, blocks: list[np.void]) -> None:
+        """The values being switched and the switching buffer, if there is room for both."""
+        size = 2 * sum(int(block["length"]) for block in blocks)
+        if not blocks or size > self._room():
+            return
+        self._buffered.grow(size)
+        chosen, *buffer = (self.ctx.store.read(block) for block in blocks)
+        m, n = _unpacked(chosen.ats)
+        expected = 2 * int((m * self.table.row_bytes + KEY_BYTES).sum())
+        if not self._buffered.try_grow(max(0, expected - size)):
+            self._buffered.resize(0)
+            return
+        self._chosen, self._chosen_block = (chosen.codes, m, n), blocks[0]
+        self._buffer, self._buffer_bytes = buffer, sum(run.rows.nbytes for run in buffer)
 
     def check(self) -> None:
         super().check()
@@ -299,3 +324,12 @@ class Ssbj(AMeshJoin):
         assert not self._buffer or self._chosen is not None
         if self._chosen is not None:
             assert self._uncached(self._chosen[0]).all()
+
+
+def _packed(m: "np.ndarray[Any, np.dtype[Any]]", n: Rows) -> Rows:
+    """A value's `m` and `n`, each below 2^31, in one number."""
+    return (m.astype(np.int64) << 32) | n
+
+
+def _unpacked(packed: Rows) -> tuple[Rows, Rows]:
+    return packed >> 32, packed & 0xFFFFFFFF

@@ -251,6 +251,50 @@ def test_ordered_when_rows_of_a_packet_wait_then_come_whole_and_in_order(
     assert Counter(bench.results()) == bench.expected()
 
 
+@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_ordered_when_restored_after_every_piece_of_work_then_ends_and_is_in_order(
+    make_bench: MakeBench, algorithm: str, how: str
+) -> None:
+    """Ten pages, and no operator lives for more than one; some rows begin amid their candidates."""
+    table = sorted([*range(10), *[3] * 7, *[6] * 5, 8, 8])
+    bench = make_bench(
+        algorithm, table, page_rows=3, ordered=True, how=how, options={"w": 4, "b": 1}
+    )
+    bench.feed([3, 11, 6])
+    for keys in ([6, 3, None, 0], [3, 9, 3, 8]):
+        bench.feed(keys)
+        bench.work()
+        bench.restore()
+    steps = 0
+    while bench.operator.pending():
+        bench.work()
+        bench.restore()
+        steps += 1
+        assert steps <= bench.operator.table.pages
+    numbers = [row for row, _ in bench.results()]
+    assert numbers == sorted(numbers)
+    bench.assert_exactly_once()
+
+
+def test_snapshot_when_one_follows_the_other_then_has_only_what_has_been_met_since(
+    make_bench: MakeBench,
+) -> None:
+    """50 pages and a snapshot after each: what rows have met is written once, not 50 times."""
+    rows = 1_000
+    bench = make_bench(
+        "meshjoin", range(rows), page_rows=20, ordered=True, options={"w": rows, "b": 1}
+    )
+    bench.feed(range(rows))
+    written = set()
+    while bench.operator.pending():
+        blocks = bench.operator.snapshot().blocks
+        written |= {tuple(block) for block in blocks[["file", "offset", "rows"]]}
+        bench.work()
+    assert rows < sum(block[2] for block in written) <= 2 * rows
+    bench.assert_exactly_once()
+
+
 # -- memory -------------------------------------------------------------------------------------
 
 

@@ -246,7 +246,7 @@ def test_equality_when_memory_is_tight_and_keys_drift_then_each_result_comes_onc
         )
         done = drive(
             spec, algorithm, stream, table, seed=number, budget_bytes=25_000, page_bytes=800,
-            restore_share=0.05, most_rows=320,
+            restore_share=0.05, most_rows=600,
         )  # fmt: skip
         compare(spec, done, [(int(a), int(b)) for a, b in pairs], stream, table)
     assert seen["made room"] or algorithm == "inl"  # whose rows do not wait

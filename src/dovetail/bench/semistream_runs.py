@@ -222,17 +222,6 @@ class CountingTable(StagedTable):
         self._next = -1
 
 
-class WholeSsbj(Ssbj):
-    """SSBJ that takes all rows of a batch in as one packet.
-
-    Left to itself it cuts a batch into pieces of `w` rows, settled or not, each of which brings the
-    scan on by an iteration. The paper's takes rows until `w` of them have to wait.
-    """
-
-    def _slice_rows(self, row_bytes: int) -> int:
-        return 1 << 62
-
-
 @dataclass(frozen=True)
 class Tally:
     """What was done between two moments."""
@@ -285,22 +274,26 @@ class Run:
             wall_seconds=self._wall,
         )
 
-    def push(self, rows: int) -> None:
-        """One batch, which for a scan is one iteration."""
+    def push(self, rows: int, *, iterates: bool = True) -> None:
+        """One batch, which for a scan is one iteration, unless that waits for its packet's end."""
         batch = self.feed.take(rows)
+        scanned = self.table.scanned
         started = time.perf_counter()
         for _ in self.operator.push(STREAM, batch):
             pass
+        if iterates and self.table.scanned == scanned:
+            for _ in self.operator.poll(1):
+                pass
         self._wall += time.perf_counter() - started
         self._iterations += 1
         self.table.interrupt()
 
-    def scan(self, rows: "Callable[[Run], int]") -> Tally:
-        """Iterations until the scan is round once; `rows` says how many rows each takes."""
+    def scan(self, rows: "Callable[[Run], int]", *, iterates: bool = True) -> Tally:
+        """Batches until the scan is round once; `rows` says how many rows each has."""
         before = self.tally
         goal = self.table.scanned + self.table.rows
         while self.table.scanned < goal:
-            self.push(rows(self))
+            self.push(rows(self), iterates=iterates)
         return self.tally - before
 
     def until_waiting(self, wanted: int) -> int:
@@ -377,7 +370,7 @@ def opened(
     **options: Any,
 ) -> Iterator[Run]:
     """A new join with a new stream."""
-    kind = WholeSsbj if algorithm == Ssbj.name else ALGORITHMS[algorithm]
+    kind = ALGORITHMS[algorithm]
     table = CountingTable(relation.directory, relation.spec.table)
     with TemporaryDirectory(prefix="dovetail-bench-") as state:
         store = BlockStore(Path(state), (*relation.spec.schemas, KEYS_SCHEMA), "bench")

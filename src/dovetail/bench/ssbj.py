@@ -13,7 +13,7 @@ papers', with whole pages in the buffer, takes hundreds; a ratio of rates does n
 `ssbj-rate` (Fig. 5a, b, c, f): each join takes as many rows in an iteration as fill its memory.
 SSBJ gets rows until enough of them have to wait; the rest are settled by the cache. The group
 `budget` lets the operators decide by themselves inside a budget: `whole`, fed like that, and
-`pieces`, as they are when a batch is just pushed.
+`pieces`, where batches of a third of `w` rows are just pushed.
 `ssbj-memory` (Fig. 4a, b): as many rows as arrive at a rate; the memory that takes.
 `ssbj-factor` (Fig. 6a): the rate with the switching factor 1 over that with others.
 `ssbj-buffer` (Fig. 6b): the rate with the pages that the cost model chooses over that with others;

@@ -106,16 +106,16 @@ def _budgeted(
         pages = pages_for(relation, setting.loops)
         seed = [place.config.seed, 3, repetition]
         with opened(algorithm, relation, law, seed, budget, b=pages) as run:
-            # a batch that is pushed is cut into pieces of w rows, whether they wait or not
             rows = _pieces if pieces else Run.as_it_likes
-            found = steady(run, rows, algorithm)
+            found = steady(run, rows, algorithm, iterates=not pieces)
         return measured_of(found, relation, setting.loops)
 
     return measure
 
 
 def _pieces(run: Run) -> int:
-    return int(run.operator.w)  # type: ignore[attr-defined]
+    """A batch smaller than a packet, of which most rows may be cached."""
+    return max(1, int(run.operator.w) // 3)  # type: ignore[attr-defined]
 
 
 def optimum(place: Place, setting: Setting) -> float:

@@ -113,7 +113,7 @@ class Steady:
         return self.tally.rows / self.tally.seconds(DISK_7200, relation)
 
 
-def steady(run: Run, rows: Choose, algorithm: str) -> Steady:
+def steady(run: Run, rows: Choose, algorithm: str, *, iterates: bool = True) -> Steady:
     """Let the join settle, then watch it for some scans; only a cache takes many to settle."""
     held: list[tuple[int, int, int]] = []
 
@@ -123,10 +123,10 @@ def steady(run: Run, rows: Choose, algorithm: str) -> Steady:
         return rows(one)
 
     for _ in range(WARM_UP_SCANS if algorithm == OURS else 2):
-        run.scan(rows)
+        run.scan(rows, iterates=iterates)
     before = run.tally
     for _ in range(MEASURED_SCANS):
-        run.scan(watched)
+        run.scan(watched, iterates=iterates)
     tally = run.tally - before
     parts = run.operator.cache.parts if isinstance(run.operator, Ssbj) else []
     values = sum(len(part.keys) for part in parts)

@@ -124,6 +124,8 @@ class Share:
         self.room = self._window_bytes()
         taken_in = self.working / 4 / (self.stream_bytes + 2 * INDEX_BYTES_PER_ROW)
         self.slice_rows = max(1.0, min(taken_in, plan.batch_rows))
+        # a scan's packets are filled by one batch after the other, until a step settles its rows
+        self.packet_rows = float(plan.batch_rows) if plan.drain_seconds else math.inf
         self.storage = plan.machine.storage
         fetched = self.row_bytes if plan.spec.how in ("inner", "left") else 0.0
         factors = plan.machine.factors
@@ -183,7 +185,7 @@ class Share:
             key_bytes=int(self.grouped * KEY_BYTES),
             cached_row_bytes=self.grouped * (self.row_bytes + KEY_BYTES),
         )
-        best = ssbj.best_rate(model, self.room, self.pages_read, self.slice_rows)
+        best = ssbj.best_rate(model, self.room, self.pages_read, self.packet_rows)
         scanned = best.pages * self.scanned.page_bytes / best.batch_rows
         read = scanned + best.disk_share * self.fetched
         rate = self._drained(best.rate, best.wait_seconds)
@@ -193,7 +195,7 @@ class Share:
 
     def ameshjoin(self) -> Prediction:
         latency = None if self.plan.latency is None else self.plan.latency / self.turns
-        best = meshjoin.best_rate(self.mesh, self.room, latency, self.slice_rows)
+        best = meshjoin.best_rate(self.mesh, self.room, latency, self.packet_rows)
         return self._meshed("ameshjoin", best)
 
     def meshjoin(self) -> Prediction:
@@ -204,7 +206,7 @@ class Share:
         batch = room / (work.stream_row_bytes + loops * work.window_row_bytes)
         if batch < 1:
             raise MemoryBudgetError("not one row a batch")
-        return self._meshed("meshjoin", self.mesh.plan(int(min(batch, self.slice_rows)), pages))
+        return self._meshed("meshjoin", self.mesh.plan(int(min(batch, self.packet_rows)), pages))
 
     def inl(self) -> Prediction:
         page_rows = self.plan.table.page_rows

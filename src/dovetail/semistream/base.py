@@ -168,9 +168,11 @@ class SemiStreamJoin(Emission):
 
     def _slices(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row_bytes = batch.nbytes // batch.num_rows + 2 * INDEX_BYTES_PER_ROW
-        step = self._slice_rows(row_bytes)
-        for start in range(0, batch.num_rows, step):
+        start = 0
+        while start < batch.num_rows:
+            step = self._slice_rows(row_bytes)  # which may change with the slices before
             yield batch.slice(start, step)
+            start += step
 
     def _slice_rows(self, row_bytes: int) -> int:
         """How many rows are taken in at a time."""

@@ -3,8 +3,9 @@
 Source: Polyzotis et al., "Meshing Streaming Updates with Persistent Data in an Active Data
 Warehouse" (2008), sections 3.1 (MESHJOIN), 3.3 (AMESHJOIN, Fig. 6) and 3.4 (order, conditions).
 
-Vocabulary. An iteration takes up to `w` rows in as one *packet*, reads the next `b` pages of the
-table, cyclically, and joins them with every waiting packet. A packet remembers the page it started
+Vocabulary. An iteration takes `w` rows in as one *packet*, reads the next `b` pages of the table,
+cyclically, and joins them with every waiting packet. Until `w` rows have come the packet is open,
+however many batches they come in; `poll` closes it as it is. A packet remembers the page it started
 at, and leaves when the scan comes round to it: by then it has met every page once. The hash table H
 is the packets' sorted runs, the queue Q their list. (The paper's plain MESHJOIN keeps `b` fixed and
 needs no start pages; with them, `w` and `b` may change between any two iterations.)
@@ -23,6 +24,7 @@ iteration is a whole scan and no packet outlives it.
 
 import base64
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,10 +35,10 @@ from dovetail.errors import ArgumentError
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, merge_runs, own
 from dovetail.semistream.base import SemiStreamJoin, first_number
-from dovetail.semistream.packets import BYTES_PER_ROW, Packet
-from dovetail.semistream.spec import SemiStreamSpec
+from dovetail.semistream.packets import BYTES_PER_ROW, Packet, kept, packet_bytes
+from dovetail.semistream.spec import STREAM, SemiStreamSpec
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 
@@ -59,6 +61,7 @@ class MeshJoin(SemiStreamJoin):
     ) -> None:
         super().__init__(spec, context, table, snapshot)
         self.packets: list[Packet] = []
+        self._open: list[Run] = []  # the rows of the packet that is to be filled
         self.page = 0  #: the page that the scan reads next
         self.scanned = 0  #: pages, by this object
         self.b = min(b or self._read_pages(), max(1, table.pages))
@@ -91,29 +94,65 @@ class MeshJoin(SemiStreamJoin):
         return max(1, self.working_bytes // 4 // (CODE_BYTES * self.table.page_rows))
 
     def _slice_rows(self, row_bytes: int) -> int:
-        return min(super()._slice_rows(row_bytes), self.w)
+        return max(1, min(super()._slice_rows(row_bytes), self.w - self._open_rows))
 
     # -- an iteration -----------------------------------------------------------------------
 
     def pending(self) -> int:
-        return sum(len(packet.run) for packet in self.packets)
+        return sum(len(packet.run) for packet in self.packets) + self._open_rows
 
     def oldest(self) -> int | None:
-        return first_number((packet.run, 0) for packet in self.packets)
+        runs = [*(packet.run for packet in self.packets), *self._open]
+        return first_number((run, 0) for run in runs)
+
+    @property
+    def _open_rows(self) -> int:
+        return sum(len(run) for run in self._open)
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
-        yield from self._enqueue(run)
-        yield from self._iterate()
-
-    def _enqueue(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """Fill the open packet; whenever it has `w` rows, there is an iteration."""
         if not self.table.pages:
             none = np.zeros(len(run), dtype=np.int64)
             yield from self._settle_run(run, none, none, self.table)
             return
-        packet = self._packet(run, self.page, 0)
-        yield from self._hold(packet.nbytes)
-        packet.start = self.page  # making room may have moved the scan on
-        self.packets.append(packet)
+        start = 0
+        while True:
+            room = self.w - self._open_rows  # an iteration may change SSBJ's cache, and `w` with it
+            if room <= 0:
+                yield from self._work()
+            elif start == len(run):
+                return
+            else:
+                stop = min(start + room, len(run))
+                piece = run if stop - start == len(run) else own(run.slice(start, stop))
+                yield from self._hold(self._packet_bytes(piece))
+                self._open.append(piece)
+                start = stop
+
+    def _close(self) -> None:
+        """The open packet begins its scan."""
+        runs, self._open = self._merged(self._open), []
+        self.packets += [self._packet(run, self.page, 0) for run in runs]
+
+    def _merged(self, runs: list[Run]) -> list[Run]:
+        """Some runs as one, if there is memory to put it together in; else as they are."""
+        # one behind the other, and once more in order: half of the working memory is for that
+        copies = max(0, 2 * sum(run.nbytes for run in runs) - self.working_bytes // 2)
+        if len(runs) < 2 or not self._window.try_grow(copies):
+            return runs
+        merged = merge_runs(runs)
+        merged.arrange()
+        self._window.shrink(copies)
+        more = self._packet_bytes(merged) - sum(map(self._packet_bytes, runs))
+        return [merged] if more <= 0 or self._window.try_grow(more) else runs
+
+    def _packet_bytes(self, run: Run) -> int:
+        ranges = self.spec.within is not None
+        return packet_bytes(run, ordered=self.spec.ordered, ranges=ranges)
+
+    def _held_bytes(self) -> int:
+        held = sum(packet.nbytes for packet in self.packets)
+        return held + sum(map(self._packet_bytes, self._open))
 
     def _packet(self, run: Run, start: int, seen: int) -> Packet:
         low, high = self.spec.candidates(run.codes)
@@ -123,6 +162,12 @@ class MeshJoin(SemiStreamJoin):
         return Packet(run, low, high, start, seen, matched, counts, first)
 
     def _work(self) -> Iterator[pa.RecordBatch]:
+        self._close()
+        yield from self._iterate()
+
+    def _make_room(self) -> Iterator[pa.RecordBatch]:
+        if not self.packets:
+            self._close()
         yield from self._iterate()
 
     def _iterate(self) -> Iterator[pa.RecordBatch]:
@@ -144,7 +189,7 @@ class MeshJoin(SemiStreamJoin):
             while self.packets and self.packets[0].seen == self.table.pages:
                 packet = self.packets.pop(0)
                 yield from self._dequeue(packet)
-                self._window.resize(sum(packet.nbytes for packet in self.packets))
+                self._window.resize(self._held_bytes())
             if self.page == 0:
                 yield from self._new_cycle()
 
@@ -190,9 +235,11 @@ class MeshJoin(SemiStreamJoin):
             for packet in self.packets
             for block in packet.persist(self.ctx.store, counts=counts)
         ]
+        blocks += [kept(run, STREAM, self.ctx.store) for run in self._open]
         blocks += self._more_blocks()
         packets = [{**one.facts(), "matched": _pack_bits(one.matched)} for one in self.packets]
-        meta = {**self._meta(), "page": self.page, "packets": packets, **self._more_meta()}
+        meta = {**self._meta(), "page": self.page, "packets": packets, "open": len(self._open)}
+        meta |= self._more_meta()
         return Snapshot(meta, np.array(blocks, dtype=BLOCK))
 
     def _more_meta(self) -> dict[str, Any]:
@@ -210,12 +257,17 @@ class MeshJoin(SemiStreamJoin):
             packet.matched = _unpack_bits(facts["matched"], len(run))
             packet.recall(facts["kept"], blocks, self.ctx.store)
             self.packets.append(packet)
+        for block in islice(blocks, meta["open"]):
+            run = self.ctx.store.read(block)
+            self._window.grow(self._packet_bytes(run))
+            self._open.append(run)
 
     def check(self) -> None:
         super().check()
         pages = self.table.pages
         assert 0 <= self.page < max(1, pages)
-        assert self._window.nbytes >= sum(packet.nbytes for packet in self.packets)
+        assert self._window.nbytes >= self._held_bytes()
+        assert self._open_rows < self.w or self._asked_w is None
         seen = [packet.seen for packet in self.packets]
         assert seen == sorted(seen, reverse=True)
         for packet in self.packets:

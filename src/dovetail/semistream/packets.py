@@ -15,13 +15,19 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.keys import Codes
-from dovetail.kernel.runs import Rows, Run
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run
 from dovetail.semistream.cache import KEYS, KEYS_SCHEMA
 from dovetail.semistream.spec import STREAM
 
 BYTES_PER_ROW = 5  # whether it has matched, and how often
 _MOST_WRITTEN = 2  # times a packet's rows: what was met is written anew rather than in more pieces
 NO_COLUMNS = pa.RecordBatch.from_arrays([], schema=KEYS_SCHEMA)
+
+
+def packet_bytes(run: Run, *, ordered: bool, ranges: bool) -> int:
+    """What a packet of these rows takes up; with `ranges` it has the codes that they look for."""
+    row_bytes = INDEX_BYTES_PER_ROW + BYTES_PER_ROW + (8 if ordered else 0) + (16 if ranges else 0)
+    return int(run.rows.nbytes) + row_bytes * len(run)
 
 
 def kept(run: Run, side: int, store: BlockStore) -> np.void:
@@ -48,9 +54,8 @@ class Packet:
 
     @property
     def nbytes(self) -> int:
-        more = 0 if self.first is None else 8
-        more += 0 if self.low is self.run.codes else 16
-        return self.run.nbytes + (BYTES_PER_ROW + more) * len(self.run)
+        ordered, ranges = self.first is not None, self.low is not self.run.codes
+        return packet_bytes(self.run, ordered=ordered, ranges=ranges)
 
     def meet(self, rows: Rows, low: Rows, high: Rows) -> None:
         """These rows, in order, have candidates from `low` up to `high`."""

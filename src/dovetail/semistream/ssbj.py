@@ -49,7 +49,7 @@ import pyarrow as pa
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, own, probe_run
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, probe_run
 from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.cache import KEY_BYTES, KEYS, TABLE, Cache
 from dovetail.semistream.meshjoin import AMeshJoin
@@ -127,20 +127,14 @@ class Ssbj(AMeshJoin):
         if not missed.all():
             rows = run.rows.filter(pa.array(missed))
             run = Run(run.codes[missed], run.ats[missed], rows)
-        start, stop = 0, min(self.w, len(run))
-        while start < stop:
-            piece = run if stop - start == len(run) else own(run.slice(start, stop))
-            yield from self._enqueue(piece)
-            yield from self._iterate()
-            # an iteration may change the cache, and with it `w`
-            start, stop = stop, min(stop + self.w, len(run))
-        if not len(run):
-            yield from self._iterate()
+        if len(run):
+            yield from super()._take_in(run)
 
     def _slice_rows(self, row_bytes: int) -> int:
-        """So many rows that about `w` of them are not cached."""
+        """So many rows that those of them that are not cached about fill the open packet."""
         fits = SemiStreamJoin._slice_rows(self, row_bytes)
-        return max(1, min(fits, int(self.w / max(self._miss_share, _LEAST_MISS_SHARE))))
+        room = (self.w - self._open_rows) / max(self._miss_share, _LEAST_MISS_SHARE)
+        return max(1, min(fits, int(room)))
 
     # -- disk phase -------------------------------------------------------------------------
 

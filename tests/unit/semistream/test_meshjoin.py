@@ -126,7 +126,8 @@ def test_b_when_larger_than_the_table_then_an_iteration_is_a_whole_scan(
         "ameshjoin", [1, 2, 3, 3], page_rows=1, how="left", options={"w": 9, "b": 99}
     )
     assert mesh(bench).b == 4
-    assert Counter(bench.feed([3, 8])) == Counter({(0, 2): 1, (0, 3): 1, (1, None): 1})
+    bench.feed([3, 8])
+    assert Counter(bench.work()) == Counter({(0, 2): 1, (0, 3): 1, (1, None): 1})
     assert bench.operator.pending() == 0
     mesh(bench).tune(w=1, b=1_000)
     assert mesh(bench).b == 4
@@ -178,9 +179,56 @@ def test_read_when_b_pages_are_more_than_working_memory_then_is_in_pieces(
         return read(first, stop)
 
     monkeypatch.setattr(operator.table, "codes", codes)
-    assert len(bench.feed([5, 77_777])) == 2
+    bench.feed([5, 77_777])
+    assert len(bench.work()) == 2
     assert sum(sizes) >= CODE_BYTES * len(table)
     assert max(sizes) <= operator.working_bytes // 4
+
+
+# -- the open packet ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["", "restored after every batch"])
+@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
+def test_packet_when_batches_are_small_then_is_filled_by_several_of_them(
+    make_bench: MakeBench, algorithm: str, restored: bool
+) -> None:
+    """A batch of three rows does not cost an iteration: 30 make nine packets of ten rows."""
+    bench = make_bench(algorithm, range(100), page_rows=1, how="left", options={"w": 10, "b": 1})
+    for number in range(30):
+        bench.feed([number, 40 + number, 200])
+        assert bench.operator.pending() == 3 * (number + 1)
+        assert bench.operator.oldest() == 0
+        if restored:
+            bench.restore()
+        assert isinstance(bench.operator, MeshJoin)
+        assert bench.operator.page == 3 * (number + 1) // 10
+    assert [len(rows) for rows, _, _ in queue(bench)] == [10] * 9
+    bench.assert_exactly_once()
+
+
+def test_open_packet_when_work_is_done_then_begins_its_scan(make_bench: MakeBench) -> None:
+    bench = make_bench("meshjoin", range(10), page_rows=1, options={"w": 1_000, "b": 1})
+    bench.feed([3, 5])
+    bench.feed([4])
+    assert (queue(bench), bench.operator.pending()) == ([], 3)
+    bench.work()
+    assert queue(bench) == [([0, 1, 2], 0, [0])]
+    bench.assert_exactly_once()
+
+
+def test_open_packet_when_memory_is_full_then_counts_and_gives_way(make_bench: MakeBench) -> None:
+    """Only the open packet is there, and input finds no room: its scan begins before it is full."""
+    bench = make_bench(
+        "meshjoin", range(1_000), page_rows=20, budget_bytes=270_000,
+        options={"w": 1_000_000, "b": 5},
+    )  # fmt: skip
+    operator = bench.operator
+    assert isinstance(operator, MeshJoin)
+    while not operator.scanned:
+        bench.feed(range(500))
+        assert operator.ctx.budget.components["window"] >= 41 * operator.pending()
+    bench.assert_exactly_once()
 
 
 # -- degenerate tables --------------------------------------------------------------------------

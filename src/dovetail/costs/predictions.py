@@ -124,8 +124,8 @@ class Share:
         self.room = self._window_bytes()
         taken_in = self.working / 4 / (self.stream_bytes + 2 * INDEX_BYTES_PER_ROW)
         self.slice_rows = max(1.0, min(taken_in, plan.batch_rows))
-        # a scan's packets are filled by one batch after the other, until a step settles its rows
-        self.packet_rows = float(plan.batch_rows) if plan.drain_seconds else math.inf
+        # a packet is filled slice by slice, but a step that goes on to settle its rows closes it
+        self.packet_rows = float(plan.batch_rows)
         self.storage = plan.machine.storage
         fetched = self.row_bytes if plan.spec.how in ("inner", "left") else 0.0
         factors = plan.machine.factors

@@ -362,7 +362,7 @@ def _cached(operator: Ssbj, codes: Codes) -> NDArray[np.bool_]:
 
 @contextmanager
 def opened(
-    algorithm: str,
+    algorithm: str | type[SemiStreamJoin],
     relation: Relation,
     law: Law | Listed,
     seed: list[int],
@@ -370,7 +370,7 @@ def opened(
     **options: Any,
 ) -> Iterator[Run]:
     """A new join with a new stream."""
-    kind = ALGORITHMS[algorithm]
+    kind = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
     table = CountingTable(relation.directory, relation.spec.table)
     with TemporaryDirectory(prefix="dovetail-bench-") as state:
         store = BlockStore(Path(state), (*relation.spec.schemas, KEYS_SCHEMA), "bench")

@@ -13,7 +13,8 @@ papers', with whole pages in the buffer, takes hundreds; a ratio of rates does n
 `ssbj-rate` (Fig. 5a, b, c, f): each join takes as many rows in an iteration as fill its memory.
 SSBJ gets rows until enough of them have to wait; the rest are settled by the cache. The group
 `budget` lets the operators decide by themselves inside a budget: `whole`, fed like that, and
-`pieces`, where batches of a third of `w` rows are just pushed.
+`pieces`, where batches of a third of `w` rows are just pushed. The group `paper` has memory as the
+paper counts it, and compares the rows of a scan (see `ssbj_paper`).
 `ssbj-memory` (Fig. 4a, b): as many rows as arrive at a rate; the memory that takes.
 `ssbj-factor` (Fig. 6a): the rate with the switching factor 1 over that with others.
 `ssbj-buffer` (Fig. 6b): the rate with the pages that the cost model chooses over that with others;
@@ -36,7 +37,7 @@ BENCHMARKS = (
         "SSBJ's rate over MESHJOIN's with the same memory; virtual time",
         rows=ROWS,
         rows_mean="table rows",
-        groups=("memory", "size", "skew", "unique", "budget"),
+        groups=("memory", "size", "skew", "unique", "budget", "paper"),
         function=run_rate,
     ),
     Benchmark(

@@ -7,9 +7,9 @@ from dovetail.bench.measure import Runs
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Config
 from dovetail.bench.result import Result, goals
+from dovetail.bench.ssbj_paper import theory
 from dovetail.bench.ssbj_setup import (
     RATES,
-    THEORY,
     UNIQUE,
     Place,
     Setting,
@@ -43,7 +43,7 @@ def run_memory(config: Config, reporter: Reporter) -> Result:
         "memory": "window, cache, notes, switching buffer (means over a round of three scans), and "
         "the codes of the pages at hand",
         "the paper": "about 7 times at every rate; from 7 to 5 times as the table grows fourfold",
-        "why not 7": THEORY,
+        "why not 7": theory(config.rows),
         "goals": goals(ratios, {"about 7 times": (7.0, tuple(ratios))}),
         "rows of the window, of the table's": medians(runs, settings, "window_rows_of_table"),
         "contenders": runs.facts(),

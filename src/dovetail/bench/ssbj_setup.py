@@ -45,13 +45,6 @@ DRAWN, UNIQUE = "drawn", "unique"
 MESH, OURS = "meshjoin", "ssbj"
 HERE = "loop, wall time here"
 WAITING_BYTES = 5  # of a row in a packet, beside the row and its index
-THEORY = (
-    "Theorem 1's own optimum, by the cost model with the paper's bytes (20 + 4 a waiting row, 120 "
-    "a cached one), is 1.9 at 1 % and 3.3 at 10 % for 200,000 rows, 2.3 and 4.0 for 4 million; the "
-    "paper's 7 to 8 is beyond what its inequality can give, and beyond its own Fig. 5f: with 39 to "
-    "54 % of the rows settled by the cache, the others fill a window of the same size at most "
-    "1.6 to 2.2 times as fast"
-)
 Choose = Callable[[Run], int]
 
 

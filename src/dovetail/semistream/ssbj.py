@@ -20,7 +20,7 @@ And `n` is a sample. Of values that all come equally seldom some come twice in a
 and of many such values these are many. Cached, they do not pay, and they crowd out rows that wait.
 So `n` has to be above the break-even by its standard deviation, `sqrt(n)` of a Poisson count;
 eviction, which goes by ten cycles, needs no such margin. Nor is learning free: where the notes of
-values took more memory than what was learned gives back in four cycles (`_PAYBACK`), fewer are
+values took more memory than what was learned gives back in eight cycles (`_PAYBACK`), fewer are
 taken, of another quarter or sixteenth of the values each time, until that pays. `ssbj-rate` at 10 %
 of memory, without and with both: 0.84 and 1.00 times MESHJOIN's rate at skew 0, 0.88 and 1.00 at
 0.5, 1.09 and 1.23 at 0.75, 2.16 and 2.39 at 1; the best cache there can be gives 1.00, 1.04, 1.29
@@ -72,7 +72,7 @@ INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0
 _LEAST_MISS_SHARE = 1 / 32
 _NOTE_BYTES = 16  # what is remembered of a value that left the disk phase
 _PARTS = 16  # of the values, by hash: all or some are noted in a cycle
-_PAYBACK = 4  # times what was learned, a cycle: what its notes may take up
+_PAYBACK = 8  # times what was learned, a cycle: what its notes may take up
 _FEW_NOTES = 1 << 10  # which may be taken in any case
 
 

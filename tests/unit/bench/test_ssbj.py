@@ -58,6 +58,7 @@ def run(name: str, only: str | None = None, rows: int = ROWS) -> Result:
         ("ssbj-rate", "skew", {"meshjoin/skew=0", "meshjoin/skew=0.5", "meshjoin/skew=1"}),
         ("ssbj-rate", "unique", {"meshjoin/unique,skew=0"}),
         ("ssbj-rate", "budget", {"meshjoin/budget,whole", "meshjoin/budget,pieces"}),
+        ("ssbj-rate", "paper", {"meshjoin/paper,memory=1%", "meshjoin/paper,memory=10%"}),
         ("ssbj-memory", "rate", {"meshjoin/rate=25k", "meshjoin/rate=200k"}),
         ("ssbj-memory", "size", {"meshjoin/size=4"}),
         ("ssbj-memory", "unique", {"meshjoin/unique,rate=200k"}),

@@ -127,20 +127,32 @@ class Cache:
             return
         self.parts.append(Part(keys, _starts(counts), hits.copy(), rows))
         self.parts.sort(key=lambda part: part.nbytes, reverse=True)
-        while len(self.parts) > _MOST_PARTS:
-            self.parts[-2:] = [_merged(self.parts[-2], self.parts[-1])]
         self._indexed = None
         self._held.resize(self.nbytes)
+        while len(self.parts) > _MOST_PARTS:
+            # one behind the other, and once more in order; without room, more parts are only slower
+            copies = 2 * (self.parts[-2].nbytes + self.parts[-1].nbytes)
+            if not self._held.try_grow(copies):
+                break
+            self.parts[-2:] = [_merged(self.parts[-2], self.parts[-1])]
+            self._held.resize(self.nbytes)
 
     def evict(self, keep: list[NDArray[np.bool_]]) -> None:
-        """Keep these values of each part."""
-        parts = [
-            part if mask.all() else part.only(mask)
-            for part, mask in zip(self.parts, keep, strict=True)
-        ]
-        self.parts = [part for part in parts if len(part.keys)]
+        """Keep these values of each part.
+
+        What is kept of a part is copied, one part at a time. The copy is reserved if the budget has
+        room for it. It has to be made in any case, since evicting is what makes room: then that one
+        copy is in nobody's count.
+        """
         self._indexed = None
-        self._held.resize(self.nbytes)
+        for place, mask in enumerate(keep):
+            part = self.parts[place]
+            if not mask.all():
+                copy = int(part.nbytes * mask.mean())
+                self._held.try_grow(copy)
+                self.parts[place] = part.only(mask)
+                self._held.resize(self.nbytes)
+        self.parts = [part for part in self.parts if len(part.keys)]
 
     def halve(self) -> None:
         """Give up the half of the values that has the fewest hits."""

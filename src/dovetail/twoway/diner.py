@@ -33,10 +33,13 @@ inner block, when the fuel is spent or more than `max_new_arrivals` rows wait (`
 
 Cleanup, when both inputs have ended: rows in memory that have blocks to meet are written as blocks,
 and all blocks that have not met do. By default this goes by ranges of codes (`Sweep`) where that
-reads less than ReactiveNL with all of the memory, which is what `diner-paper` does; and the rows
-written stay in memory as loaded ones, for inputs that re-open: a silent stream ends only as far as
-is known. Once begun, a sweep is carried on in later polls, also when an input has re-opened, and
-left after any block.
+reads less than ReactiveNL with all of the memory, which is what `diner-paper` does. Once begun, a
+sweep is carried on in later polls, also when an input has re-opened, and left after any block.
+
+A silence. A silent stream has ended only as far as is known. If both inputs had ended when a row
+comes, neither is taken to have ended any more. What Cleanup wrote stays in memory as loaded rows
+where it does not need the room itself; else the newest blocks, which hold those rows, are loaded
+back with the first row. Of these, and of the rows that have come since, the least productive go.
 
 Each pair once: see `diner_blocks`.
 
@@ -57,6 +60,7 @@ import copy
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -132,6 +136,7 @@ class Diner(TwoWayJoin):
         #: How many rows wait in the input buffer, if the owner can tell.
         self.waiting: Callable[[], int] = lambda: 0
         self._favoured: int | None = None
+        self._emptied = snapshot is not None  # a Cleanup may have taken all rows out of memory
         self._looping = False  # Cleanup is going on as a nested loop
         if snapshot is not None:
             self._restore(snapshot)
@@ -155,11 +160,13 @@ class Diner(TwoWayJoin):
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._put_down()  # the rows that come need the memory
         self._looping = False
-        if self._favoured == side:
+        self._reopen(side)
+        if self._favoured is not None and not self.ended[self._favoured]:
             self._favoured = None
         if batch.num_rows and self.ended[1 - side] and self.options.load_ended:
-            self.ended[side] = False
             self._favour(1 - side, 2 * batch.nbytes)
+        elif batch.num_rows and self._emptied:
+            self._recall(2 * batch.nbytes)
         yield from super().push(side, batch)
 
     def _inserted(self, side: int, run: Run) -> None:
@@ -172,16 +179,18 @@ class Diner(TwoWayJoin):
 
     def _make_room(self) -> bool:
         ended = self._only_ended()
-        useless = None if ended is None or not len(self.index[1 - ended]) else 1 - ended
-        if useless is not None and self.index[useless].nbytes >= self.block_bytes:
-            self._flush_any(useless)
-        elif not self.loaded.give_up():
-            if not any(map(len, self.index)):
-                return False
-            if useless is not None:
+        if ended is not None and len(self.index[1 - ended]):
+            useless = 1 - ended
+            if self.index[useless].nbytes >= self.block_bytes or not self.loaded.give_up():
                 self._flush_any(useless)
-            else:
-                self._flush(max(SIDES, key=lambda side: len(self.index[side])))
+            return True
+        victim = max(SIDES, key=lambda side: len(self.index[side]) + self.loaded.rows(side))
+        copies = self.loaded.least_benefit(victim)
+        if copies is not None and copies <= self.regions[victim].least_benefit():
+            return self.loaded.give_up(victim)
+        if not len(self.index[victim]):
+            return False
+        self._flush(victim)
         return True
 
     def _only_ended(self) -> int | None:
@@ -231,7 +240,7 @@ class Diner(TwoWayJoin):
             written.append(block)
             self.ctx.counters.flushed_bytes += int(block["length"])
             self.ctx.counters.flushed_rows += len(run)
-        self.regions[side].flushed = True
+        self.regions[side].flushed = self.index[side].flushed = True
         self._account()  # which may write more
         return first, np.array(written, dtype=BLOCK)
 
@@ -252,6 +261,7 @@ class Diner(TwoWayJoin):
         step = max(1, self._most_block_bytes * len(run) // run.nbytes)
         pieces = [run.slice(at, at + step) for at in range(0, len(run), step)]
         first, written = self._write(side, pieces)
+        self._emptied = True
         if keep:
             load = self.loaded.keep(first, written, run)
             self.joins.loads += [] if load is None else [load]
@@ -268,6 +278,13 @@ class Diner(TwoWayJoin):
             pass
         spare_bytes += 2 * self.block_bytes + self._slice_bytes
         self.joins.loads += self.loaded.load(ended, blocks, spare_bytes)
+
+    def _recall(self, spare_bytes: int) -> None:
+        """After a silence: load what Cleanup took out of memory, but for the bytes to be spared."""
+        self._emptied = False
+        if self.options.cleanup != "loop":
+            spare_bytes += 2 * self.block_bytes + self._slice_bytes
+            self.joins.loads += self.loaded.recall(self.joins.blocks, spare_bytes)
 
     # -- deferred work ----------------------------------------------------------------------
 
@@ -327,10 +344,13 @@ class Diner(TwoWayJoin):
         runs, blocks = self.index[side].runs, self.joins.blocks[1 - side]
         if not runs or not len(blocks):
             return False
-        first = min(int(run.ats.min()) for run in runs)
-        last = max(int(run.ats.max()) for run in runs)
-        missed = self.loaded.first_unmet(1 - side, first)
-        return blocks.dts_at(missed) < last  # it was flushed before some of the rows came
+        for since, until in pairwise([-1, *self.loaded.ticks(1 - side), NEVER]):
+            # rows that came meanwhile have met the same groups
+            last = max(int(run.ats.max(where=run.ats <= until, initial=-1)) for run in runs)
+            missed = self.loaded.first_unmet(1 - side, since + 1)
+            if last > since and blocks.dts_at(missed) < last:
+                return True  # it was flushed before some of the rows came
+        return False
 
     def _oldest(self, side: int) -> int:
         return min((int(run.ats.min()) for run in self.index[side].runs), default=NEVER)

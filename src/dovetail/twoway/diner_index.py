@@ -106,6 +106,16 @@ class MarkedRun(Run):
         return taken, MarkedRun(codes, ats, copied(parts), joined)
 
 
+class LoadedRun(Run):
+    """A second copy of rows that are on disk."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.codes, run.ats, run._rows, run.block, run._places)
+        self.found = 0  #: times that its rows were found since the last flush
+
+
 class MarkedRuns(SortedRuns):
     """The rows of one side that are in memory, and those that are loaded besides."""
 
@@ -119,7 +129,8 @@ class MarkedRuns(SortedRuns):
         #: of the last probe, among the rows in memory: who found how many (None: one each)
         self._finds: list[tuple[Rows, Rows | None]] = []
         self._probing = 0  # how many rows it had
-        self.loaded: list[Run] = []
+        self.loaded: list[LoadedRun] = []
+        self.flushed = False  #: since the last probe
 
     # -- arrival ----------------------------------------------------------------------------
 
@@ -199,6 +210,10 @@ class MarkedRuns(SortedRuns):
         """Candidates among the rows in memory and the loaded ones; sets the bits of the former."""
         self._finds, self._probing = [], len(low)
         everything = [*self.runs, *self.loaded]
+        if self.flushed:
+            for copy in self.loaded:
+                copy.found = 0
+            self.flushed = False
         if not everything or not len(low):
             return
         # only the probing rows that reach into a piece are searched for there
@@ -217,6 +232,8 @@ class MarkedRuns(SortedRuns):
                 several = int(counts.max()) > 1
                 self._finds.append((span.probing, counts if several else None))
                 _mark(run.joined, span, several)
+            elif isinstance(run, LoadedRun):
+                run.found += int((span.high - span.low).sum())
             yield run, span
 
     def take_found(self) -> Rows:

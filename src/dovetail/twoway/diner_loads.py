@@ -1,9 +1,9 @@
 """Rows that DINER has in memory although they are on disk as well.
 
 They are there to be met by rows that arrive, and cost no write when they go. They come from the
-footnote of section 3.3 (blocks of an input that has ended are loaded back) and from Cleanup (what
-it writes may stay, in case an input re-opens). Which rows met them on arrival is told by their
-`Load`, by ticks.
+footnote of section 3.3 (blocks of an input that has ended are loaded back), from Cleanup (what it
+writes may stay, in case an input re-opens) and from the end of a silence (what did not stay is
+loaded back). Which rows met them on arrival is told by their `Load`, by ticks.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,21 @@ from dataclasses import dataclass
 
 from dovetail.kernel.catalogue import Entries, concatenated
 from dovetail.kernel.memory import Reservation
-from dovetail.kernel.protocol import SIDES, Context
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
 from dovetail.kernel.runs import Run, merge_runs
 from dovetail.twoway.diner_blocks import Load
-from dovetail.twoway.diner_index import MarkedRuns
+from dovetail.twoway.diner_index import LoadedRun, MarkedRuns
 from dovetail.twoway.diner_lists import Blocks
 
 
 @dataclass
 class _Group:
     load: Load
-    run: Run
+    run: LoadedRun
+
+    @property
+    def benefit(self) -> float:
+        return self.run.found / len(self.run)
 
 
 class LoadedRows:
@@ -44,31 +48,46 @@ class LoadedRows:
 
         The blocks are of one side, follow one another, and have numbers from `first` on.
         """
-        if not self._held.try_grow(run.nbytes):
+        copy = LoadedRun(run)
+        if not self._held.try_grow(copy.nbytes):
             return None
         side, low, high = (int(n) for n in (blocks[0]["side"], blocks[0]["dts"], blocks[-1]["dts"]))
         load = Load(side, first, first + len(blocks), low, high, self._ctx.clock.now)
-        self._groups.append(_Group(load, run))
-        self._index[side].loaded.append(run)
+        self._groups.append(_Group(load, copy))
+        self._index[side].loaded.append(copy)
         return load
 
+    def rows(self, side: int) -> int:
+        return sum(map(len, self._index[side].loaded))
+
+    def least_benefit(self, side: int) -> float | None:
+        """The least that a row of some group has been found; None if the side has no group."""
+        return min((group.benefit for group in self._of(side)), default=None)
+
     def give_up(self, side: int | None = None) -> bool:
-        """Let the oldest group go, of any side or of this; False if there is none."""
-        groups = (group for group in self._groups if side in (None, group.load.side))
-        gone = next(groups, None)
+        """Let the group go that was found least, the oldest of such; False if there is none.
+
+        Of this side, or of the one that has more rows.
+        """
+        groups = self._of(max(SIDES, key=self.rows) if side is None else side)
+        gone = min(groups, key=lambda group: group.benefit, default=None)
         if gone is None:
             return False
         gone.load.until = self._ctx.clock.now
         self._groups.remove(gone)
         self._index[gone.load.side].loaded.remove(gone.run)
+        self._index[gone.load.side].flushed = True
         self._held.shrink(gone.run.nbytes)
         return True
+
+    def _of(self, side: int) -> list[_Group]:
+        return [group for group in self._groups if group.load.side == side]
 
     def load(self, side: int, blocks: Blocks, spare_bytes: int) -> Iterator[Load]:
         """Read blocks of a side back, the newest first, until only so many bytes are free."""
         stop = len(blocks)
         while stop:
-            loads = [group.load for group in self._groups if group.load.side == side]
+            loads = [group.load for group in self._of(side)]
             there = next((load for load in loads if load.first < stop <= load.stop), None)
             if there is not None:
                 stop = there.first
@@ -86,9 +105,23 @@ class LoadedRows:
                 return
             yield load
 
+    def recall(self, blocks: tuple[Blocks, Blocks], spare_bytes: int) -> Iterator[Load]:
+        """Read the newest blocks back, as much of both sides, until only so many bytes are free.
+
+        A side that has rows in memory which are not on disk has not been taken out of it.
+        """
+        free = (self._ctx.budget.total_bytes or 0) - self._ctx.budget.used_bytes - spare_bytes
+        for side, other_bytes in ((LEFT, free // 2), (RIGHT, 0)):
+            if not len(self._index[side]):
+                yield from self.load(side, blocks[side], spare_bytes + other_bytes)
+
+    def ticks(self, side: int) -> list[int]:
+        """When the groups of a side were loaded, in order."""
+        return sorted({group.load.since for group in self._of(side)})
+
     def first_unmet(self, side: int, tick: int) -> int:
         """The first block of a side that not every row that arrived at `tick` or later has met."""
-        loads = (group.load for group in self._groups if group.load.side == side)
+        loads = [group.load for group in self._of(side)]
         met = 0
         for load in sorted(loads, key=lambda load: load.first):
             if load.since < tick and load.first <= met:
@@ -98,7 +131,7 @@ class LoadedRows:
     def check(self) -> None:
         assert self._held.nbytes == sum(group.run.nbytes for group in self._groups)
         for side in SIDES:
-            runs = [group.run for group in self._groups if group.load.side == side]
+            runs = [group.run for group in self._of(side)]
             assert runs == self._index[side].loaded
 
 

@@ -61,6 +61,10 @@ class Regions:
     def benefit(self, region: int) -> float:
         return self.joins[region] / self.rows[region]
 
+    def least_benefit(self) -> float:
+        """Of all regions that hold rows."""
+        return min((self.benefit(region) for region in _TIES if self.rows[region]), default=MOST)
+
     def victims(self) -> list[int]:
         """The regions that hold rows, the one with the least benefit first."""
         return sorted((region for region in _TIES if self.rows[region]), key=self.benefit)

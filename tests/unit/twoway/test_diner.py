@@ -88,12 +88,15 @@ class Bench:
         return polls
 
     def restore(self) -> None:
+        self.restart()
+        self.check()
+
+    def restart(self) -> None:
         snapshot = self.operator.snapshot()
         store = self.operator.ctx.store
         store.sync()
         store.close()
         self.operator = self.make(snapshot, tuple(store.files))
-        self.check()
 
     def take(self, batches: Iterator[pa.RecordBatch]) -> None:
         for out in batches:
@@ -555,6 +558,56 @@ def test_cleanup_when_done_then_rows_stay_in_memory_for_inputs_that_re_open(
     bench.clean_up()
     assert bench.operator.ctx.counters.flushed_rows == written, "they had nothing left to meet"
     bench.assert_complete()
+
+
+class Spells:
+    """More rows than a bench can check one by one, and how many results there were at once."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.at_once = self.found = 0
+
+    @property
+    def operator(self) -> Diner:
+        return self._bench.operator
+
+    def arrive(self, keys: dict[int, list[int]]) -> None:
+        for side, some in keys.items():
+            rows = pa.record_batch([pa.array(some)] * 2, schema=SCHEMAS[side])
+            self.at_once += sum(out.num_rows for out in self.operator.push(side, rows))
+
+    def be_silent(self, restored: bool = False) -> None:
+        self._bench.finish()
+        while self.operator.status() is not Status.DONE:
+            self.found += sum(out.num_rows for out in self.operator.poll(100_000))
+        if restored:
+            self._bench.restart()
+        self.found, self.at_once = self.found + self.at_once, 0
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["", "restored"])
+@pytest.mark.parametrize("first", SIDES)
+def test_silence_when_rows_of_both_sides_come_again_then_they_meet_what_was_in_memory(
+    benches: Benches, first: int, restored: bool
+) -> None:
+    rng = np.random.default_rng(11)
+    drawn = rng.geometric(0.003, (40, 2, 200))
+    circumstances = {"budget": 4 * MIN_BUDGET_BYTES, "options": DinerOptions()}
+    one, other = Spells(benches(**circumstances)), Spells(benches(**circumstances))
+    for number, keys in enumerate(drawn):
+        if number == 20:
+            assert all(map(len, one.operator.joins.blocks)), "nothing was flushed"
+            one.be_silent(restored)
+            other.found, other.at_once = other.at_once, 0
+        for spells in (one, other):
+            spells.arrive({side: keys[side].tolist() for side in (first, 1 - first)})
+        if number == 20:
+            known = [one.operator.loaded.rows(side) for side in SIDES]
+            assert min(known) > max(known) / 2, "one side was given up for the other"
+    assert one.at_once > 0.74 * other.at_once, "rows that had been in memory were not met"
+    one.be_silent()
+    counts = [Counter(side.ravel().tolist()) for side in drawn.transpose(1, 0, 2)]
+    assert one.found == sum(many * counts[RIGHT][key] for key, many in counts[LEFT].items())
 
 
 def test_loads_when_all_is_done_then_are_forgotten(bench: Bench) -> None:

@@ -104,7 +104,7 @@ class TwoWayJoin(ABC):
     # -- the protocol -----------------------------------------------------------------------
 
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self._reopen(side)
+        self.ended[side] = False
         self.ctx.counters.rows_in[side] += batch.num_rows
         if not batch.num_rows:
             return
@@ -156,12 +156,6 @@ class TwoWayJoin(ABC):
 
     def _inserted(self, side: int, run: Run) -> None:  # noqa: B027  most need not know
         """Called when a run has been inserted, before it may be merged with others."""
-
-    def _reopen(self, side: int) -> None:
-        """An input goes on. If both had ended, that was a silence, and the other one will, too."""
-        if all(self.ended):
-            self.ended[1 - side] = False
-        self.ended[side] = False
 
     def _resting(self) -> Status:
         return Status.DONE if all(self.ended) else Status.IDLE

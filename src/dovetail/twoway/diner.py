@@ -37,7 +37,7 @@ reads less than ReactiveNL with all of the memory, which is what `diner-paper` d
 sweep is carried on in later polls, also when an input has re-opened, and left after any block.
 
 A silence. A silent stream has ended only as far as is known. If both inputs had ended when a row
-comes, neither is taken to have ended any more. What Cleanup wrote stays in memory as loaded rows
+comes, they were silent, and neither is favoured. What Cleanup wrote stays in memory as loaded rows
 where it does not need the room itself; else the newest blocks, which hold those rows, are loaded
 back with the first row. Of these, and of the rows that have come since, the least productive go.
 
@@ -69,7 +69,7 @@ import pyarrow as pa
 from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
 from dovetail.kernel.catalogue import Entries, concatenated, fan_out_for, split_tails
 from dovetail.kernel.memory import Reservation
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
+from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
 from dovetail.kernel.runs import Run, merge_runs
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 from dovetail.twoway.diner_blocks import Load, Rectangle, Sweep
@@ -135,6 +135,7 @@ class Diner(TwoWayJoin):
         self.loaded = LoadedRows(context, self.index, self._group_bytes)
         #: How many rows wait in the input buffer, if the owner can tell.
         self.waiting: Callable[[], int] = lambda: 0
+        self._ended_alone: int | None = None  # the side that has, while the other goes on
         self._favoured: int | None = None
         self._emptied = snapshot is not None  # a Cleanup may have taken all rows out of memory
         self._looping = False  # Cleanup is going on as a nested loop
@@ -160,14 +161,20 @@ class Diner(TwoWayJoin):
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._put_down()  # the rows that come need the memory
         self._looping = False
-        self._reopen(side)
-        if self._favoured is not None and not self.ended[self._favoured]:
-            self._favoured = None
-        if batch.num_rows and self.ended[1 - side] and self.options.load_ended:
-            self._favour(1 - side, 2 * batch.nbytes)
+        if self._ended_alone == side:
+            self._ended_alone = self._favoured = None
+        if batch.num_rows and self._ended_alone is not None:
+            self._favour(self._ended_alone, 2 * batch.nbytes)
         elif batch.num_rows and self._emptied:
             self._recall(2 * batch.nbytes)
         yield from super().push(side, batch)
+
+    def finish(self, side: int) -> None:
+        super().finish(side)
+        if all(self.ended):  # as far as is known: if a row comes, it was a silence
+            self._ended_alone = self._favoured = None
+        elif self.options.load_ended:
+            self._ended_alone = side
 
     def _inserted(self, side: int, run: Run) -> None:
         found = self.index[1 - side].take_found()
@@ -178,9 +185,8 @@ class Diner(TwoWayJoin):
     # -- flushing ---------------------------------------------------------------------------
 
     def _make_room(self) -> bool:
-        ended = self._only_ended()
-        if ended is not None and len(self.index[1 - ended]):
-            useless = 1 - ended
+        if self._ended_alone is not None and len(self.index[1 - self._ended_alone]):
+            useless = 1 - self._ended_alone
             if self.index[useless].nbytes >= self.block_bytes or not self.loaded.give_up():
                 self._flush_any(useless)
             return True
@@ -192,12 +198,6 @@ class Diner(TwoWayJoin):
             return False
         self._flush(victim)
         return True
-
-    def _only_ended(self) -> int | None:
-        """The side that has ended while the other goes on."""
-        if not self.options.load_ended or self.ended[LEFT] == self.ended[RIGHT]:
-            return None
-        return LEFT if self.ended[LEFT] else RIGHT
 
     def _flush(self, side: int) -> None:
         """Algorithm 2, for the victim that is given."""

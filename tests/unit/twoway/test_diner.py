@@ -610,6 +610,16 @@ def test_silence_when_rows_of_both_sides_come_again_then_they_meet_what_was_in_m
     assert one.found == sum(many * counts[RIGHT][key] for key, many in counts[LEFT].items())
 
 
+def test_silence_when_one_input_alone_goes_on_then_its_end_is_the_end(benches: Benches) -> None:
+    bench = benches(budget=MIN_BUDGET_BYTES)
+    bench.arrive(LEFT, *range(20))
+    bench.clean_up()
+    bench.arrive(RIGHT, *range(20))
+    bench.finish(RIGHT)
+    assert bench.operator.status() is Status.DONE, "nobody said that the other one goes on"
+    bench.assert_complete()
+
+
 def test_loads_when_all_is_done_then_are_forgotten(bench: Bench) -> None:
     scattered(bench, seed=8, flushes=4)
     bench.clean_up()

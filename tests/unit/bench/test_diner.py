@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.bench import registry
-from dovetail.bench.diner import bounds, figure, real, simulate, streams, synthetic, timed
+from dovetail.bench.diner import bounds, figure, real, rivals, simulate, streams, synthetic, timed
 from dovetail.bench.diner.blocking import curves
 from dovetail.bench.diner.figure import Figure, Point
 from dovetail.bench.diner.simulate import (
@@ -25,7 +25,7 @@ from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
 from dovetail.errors import ArgumentError
 from dovetail.kernel.matching import Emitter
-from dovetail.twoway import ALGORITHMS, XJoin
+from dovetail.twoway import ALGORITHMS, Diner, XJoin
 
 ROWS = 900
 NAMES = (
@@ -43,7 +43,7 @@ def run(name: str, only: str | None = None, rows: int = ROWS, repetitions: int =
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some contenders without variants, for tests that are about something else."""
-    monkeypatch.setattr(figure, "contenders", lambda **_: ("diner", "rpj", "pmj"))
+    monkeypatch.setattr(Figure, "contenders", ("diner", "rpj", "pmj"))
     monkeypatch.setattr(figure, "variants", lambda _: (None,))
 
 
@@ -75,13 +75,14 @@ def test_benchmarks_when_listed_then_are_all_there() -> None:
 @pytest.mark.parametrize(
     ("name", "only", "labels"),
     [
-        ("diner-zipf", "1", {"rpj/1", "hmj/1", "xjoin/1", "pmj/1"}),
+        ("diner-zipf", "1", {"rpj/1", "rpj-history/1", "hmj/1", "xjoin/1", "pmj/1"}),
         ("diner-band", "weather", {"pmj/weather"}),
     ],
 )
 def test_figure_when_tiny_then_has_a_ratio_for_every_rival_and_its_raw_numbers(
-    name: str, only: str, labels: set[str]
+    name: str, only: str, labels: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(figure, "variants", lambda contender: variants(contender)[:2])
     result = run(name, only)
     assert result.ok, result.failures
     assert labels <= set(result.ratios)
@@ -145,6 +146,52 @@ def test_delays_when_sources_pause_then_deferred_work_finds_results_and_rows_wai
     assert len(result.facts["charts"]) == 2
 
 
+def test_outer_when_run_then_compares_diner_with_itself_on_the_same_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("diner", "rpj", "diner-9", "diner-59")
+    others = [kind for kind in rivals.OTHER_DINERS if kind.name in names]
+    monkeypatch.setattr(Figure, "contenders", names)
+    monkeypatch.setattr(timed, "OTHER_DINERS", tuple(others))
+    monkeypatch.setattr(figure, "variants", lambda _: (None,))
+    result = run("diner-outer")
+    assert result.ok, result.failures
+    assert set(result.ratios) == {
+        "diner-19/9", "diner-19/59", "rpj/9", "rpj/19", "rpj/59",
+    }  # fmt: skip
+    online = result.facts["points"]["pauses"]["results_online"]
+    assert result.ratios["diner-19/9"].median == online["diner-9"] / online["diner"]
+    assert result.ratios["rpj/59"].median == online["diner-59"] / online["rpj"]
+    assert result.facts["blocks_at_this_size"] == {9: 1, 19: 1, 59: 2}
+    assert online["diner-9"] == online["diner"], "they are the same at this size"
+
+
+@pytest.mark.usefixtures("few")
+def test_partitions_when_several_are_tried_then_all_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(figure, "variants", lambda name: (None, 8) if name == "rpj" else (None,))
+    facts = run("diner-mean", "0").facts["points"]["0"]
+    tried = facts["results_by_partitions"]["rpj"]
+    assert set(tried) == {"own", "8"}
+    assert facts["results_online"]["rpj"] == max(tried.values())
+    assert facts["partitions"]["rpj"] == [max(tried, key=tried.__getitem__)]
+
+
+def test_repetitions_when_shared_out_then_are_the_same_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = run("diner-band", "prices", rows=350, repetitions=2)
+    monkeypatch.setattr(figure, "_LEAST_ROWS_TO_SHARE", 0)
+    monkeypatch.setattr(figure, "available_cores", lambda: 2)
+    monkeypatch.setattr(figure, "_repetition", None)  # not in this process
+    shared = run("diner-band", "prices", rows=350, repetitions=2)
+    assert alone.ok, alone.failures
+    assert shared.ratios == alone.ratios
+    assert shared.facts["points"] == alone.facts["points"]
+    assert shared.ratios["pmj/prices"].min != shared.ratios["pmj/prices"].max, "two drawings"
+
+
 def test_bound_when_a_figure_is_run_then_no_share_is_above_one() -> None:
     result = run("diner-bound", "band", rows=350, repetitions=2)
     assert result.ok, result.failures
@@ -202,7 +249,9 @@ def test_contenders_when_asked_for_then_follow_the_registry() -> None:
     assert all(ALGORITHMS[name].joins_bands for name in contenders(band=True))
 
 
-@pytest.mark.parametrize("name", contenders(variants=True))
+@pytest.mark.parametrize(
+    "name", [*contenders(variants=True), rivals.HISTORY, *rivals.WHOLE_TASKS, "diner-9"]
+)
 def test_join_when_it_goes_on_to_its_end_then_finds_the_whole_join(name: str) -> None:
     drawn = paused(500, 3.0)
     setting = Setting(budget(drawn, 0.3), Costs(), horizon=1e9)
@@ -240,9 +289,57 @@ def test_join_when_work_costs_more_then_less_is_found_in_time() -> None:
 
 
 def test_variants_when_a_join_hashes_then_are_its_own_choice_and_more() -> None:
-    assert variants("rpj") == (None, 8, 16, 32)
+    assert variants("rpj") == variants("rpj-history") == (None, 8, 16, 32, 64)
     assert variants("hmj") == (None, 16)
     assert variants("diner") == variants("pmj") == (None,)
+
+
+@pytest.mark.parametrize(("name", "usual"), [("rpj-paper", "rpj"), ("hmj-paper", "hmj")])
+def test_join_when_it_looks_up_after_whole_tasks_then_more_rows_wait_for_it(
+    name: str, usual: str
+) -> None:
+    drawn = paused(1_500, 1.0)
+    setting = Setting(budget(drawn, 0.3), Costs(transfer=3.0))
+    whole, pieces = (run_online(one, drawn, setting) for one in (name, usual))
+    assert pieces.by_phase["reactive"] > 0
+    assert pieces.largest_buffer < 1.5 * setting.most_waiting
+    assert whole.largest_buffer > 2.5 * setting.most_waiting
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("diner", 19), ("diner-9", 9), ("diner-59", 59)])
+def test_outer_when_memory_is_the_paper_s_then_is_as_the_name_says(name: str, blocks: int) -> None:
+    setting = Setting(simulate.PAPER_BUDGET_BYTES)
+    noted = []
+
+    def noting(operator: Diner, *_: object) -> object:
+        noted.append(operator.options.max_outer_blocks)
+        raise InterruptedError
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(simulate, "_Drive", noting)
+        with pytest.raises(InterruptedError):
+            run_online(name, two_sided("L1 R1"), setting)
+    assert noted == [blocks]
+
+
+def test_history_when_keys_change_then_counts_the_old_ones_as_before() -> None:
+    rng = np.random.default_rng(9)
+    keys = np.concatenate([np.full(600, 1), np.full(600, 2)])
+    drawn = Streams((keys, keys), (steady(rng, 1_200), steady(rng, 1_200)))
+    made = {}
+    drive = simulate._Drive
+
+    def noting(operator: XJoin, *rest: object) -> object:
+        made[operator.name] = operator
+        return drive(operator, *rest)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(simulate, "_Drive", noting)
+        for name in ("rpj", "rpj-history"):
+            assert run_online(name, drawn, Setting(1 << 16)).flushed_rows > 0
+    highest = {name: made[name].arrivals.max() for name in made}
+    assert highest["rpj"] > 0.45, "all rows of late are of one cell, half of them of either side"
+    assert highest["rpj-history"] == pytest.approx(0.25, abs=0.05)
 
 
 def test_join_when_partitions_are_given_then_has_as_many_and_only_that_once() -> None:

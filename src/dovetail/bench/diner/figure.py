@@ -3,18 +3,25 @@
 A ratio is DINER's results over the rival's within one repetition, which is one drawing of the
 streams; of a rival's variants the best one counts. A rival that found nothing counts as having
 found one result. Every number of results is checked against the clairvoyant bound.
+
+Repetitions share the cores of the machine, which changes nothing but the time: what is drawn hangs
+on the seed and the number of the repetition alone. So points have the same luck, too.
 """
 
+import multiprocessing
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
+from dovetail.bench.diner.rivals import HISTORY
 from dovetail.bench.diner.simulate import (
     BATCH_ROWS,
-    OUTER_BLOCKS,
     PAGE_BYTES,
     SILENCE_MS,
     Costs,
@@ -33,6 +40,7 @@ from dovetail.bench.diner.streams import (
     batches,
     in_order,
 )
+from dovetail.bench.machine import available_cores
 from dovetail.bench.measure import WrongResultError
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config, describe
@@ -43,6 +51,8 @@ from dovetail.testing.bound import most_online_results
 OURS = "diner"
 MEMORY_SHARE = 0.05
 ROWS = 20_000  #: a side, a fifth of the paper's
+FIGURES_ARE_IN = ("synthetic", "real", "timed")  #: modules that have a tuple `FIGURES`
+_LEAST_ROWS_TO_SHARE = 2_000  # a repetition of fewer is done before another process is there
 
 Draw = Callable[[Rng, int], Streams]
 
@@ -56,12 +66,11 @@ class Point:
     draw: Draw
     share: float = MEMORY_SHARE  #: of the input that is the budget
     of_full_input: bool = False  #: of two relations of full size, whatever their size is
-    outer_blocks: int = OUTER_BLOCKS
 
     def setting(self, streams: Streams, rows: int, figure: "Figure") -> Setting:
         share = self.share * (2 * rows / streams.rows if self.of_full_input else 1)
         costs = Costs() if figure.timed else None
-        return Setting(budget(streams, share), costs, self.outer_blocks, figure.horizon)
+        return Setting(budget(streams, share), costs, figure.horizon)
 
 
 @dataclass(frozen=True)
@@ -75,13 +84,14 @@ class Figure:
     band: bool = False
     timed: bool = False  #: work takes time, and silences are for deferred work
     with_variants: bool = False  #: DINER's own
+    besides: tuple[str, ...] = (HISTORY,)  #: contenders that the library has not
     horizon: float = 1.0
     #: What the paper has, and why it is otherwise here, if it is.
     notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        return contenders(band=self.band, variants=self.with_variants)
+        return (*contenders(band=self.band, variants=self.with_variants), *self.besides)
 
 
 @dataclass
@@ -93,10 +103,11 @@ class Repetition:
     setting: Setting
     end: float  #: when the last row came
     found: dict[str, Online] = field(default_factory=dict)
-    chosen: dict[str, int | None] = field(default_factory=dict)  #: partitions of the best variant
-    refused: dict[str, str] = field(
-        default_factory=dict
-    )  #: variants that the budget was too small for
+    chosen: dict[str, str] = field(default_factory=dict)  #: partitions of the best variant
+    tried: dict[str, dict[str, int]] = field(default_factory=dict)  #: results of every variant
+    #: variants that the budget was too small for
+    refused: dict[str, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
 
     def share_of_bound(self, name: str) -> float:
         return self.found[name].by_phase.get("arriving", 0) / max(1, self.bound)
@@ -105,33 +116,68 @@ class Repetition:
 Measured = dict[Point, list[Repetition]]
 
 
-def measure(
-    figure: Figure, config: Config, reporter: Reporter, points: Sequence[Point] | None = None
-) -> tuple[Measured, list[Failure]]:
+def measure(figure: Figure, config: Config, reporter: Reporter) -> tuple[Measured, list[Failure]]:
     """Every contender on the same streams, one drawing for each repetition."""
-    wanted = [p for p in figure.points if config.wants(p.label)] if points is None else points
-    failures: list[Failure] = []
-    measured: Measured = {}
-    repetitions = {point: config.repetitions_of(point.label) for point in wanted}
-    reporter.plan(sum(repetitions.values()) * len(figure.contenders))
-    for point in wanted:
-        measured[point] = []
-        for number in range(1, repetitions[point] + 1):
-            seed = [config.seed, number, figure.points.index(point)]
-            streams = point.draw(np.random.default_rng(seed), config.rows)
-            setting = point.setting(streams, config.rows, figure)
-            one = Repetition(streams.whole, _bound(streams, setting), setting, streams.end)
-            measured[point].append(one)
-            for name in figure.contenders:
-                what = f"{figure.name} {point.label}, repetition {number}: {name}"
-                reporter.begin(what)
-                try:
-                    _try_variants(name, streams, one)
-                    reporter.end(f"{what} found {one.found[name].results:,}")
-                except Exception as error:  # noqa: BLE001  a contender that failed is shown as failed
-                    failures.append(Failure(f"{name}/{point.label}", number, describe(error)))
-                    reporter.end(f"{what} FAILED, {describe(error)[:300]}")
+    wanted = [point for point in figure.points if config.wants(point.label)]
+    tasks = [
+        (point, number)
+        for point in wanted
+        for number in range(1, config.repetitions_of(point.label) + 1)
+    ]
+    reporter.plan(len(tasks) * len(figure.contenders))
+    reporter.begin(figure.name)
+    measured: Measured = {point: [] for point in wanted}
+    for (point, number), one in zip(tasks, _repetitions(figure, config, tasks), strict=True):
+        measured[point].append(one)
+        failed = {failure.contender.partition("/")[0]: failure.error for failure in one.failures}
+        for name in figure.contenders:
+            outcome = failed.get(name)
+            how = f"FAILED, {outcome[:300]}" if outcome else f"found {one.found[name].results:,}"
+            reporter.end(f"{figure.name} {point.label}, repetition {number}: {name} {how}")
+    failures = [failure for runs in measured.values() for one in runs for failure in one.failures]
     return measured, failures
+
+
+def _repetitions(
+    figure: Figure, config: Config, tasks: Sequence[tuple[Point, int]]
+) -> Iterator[Repetition]:
+    """All of them in order, by as many processes as there are cores."""
+    processes = min(available_cores(), len(tasks))
+    if processes < 2 or config.rows < _LEAST_ROWS_TO_SHARE:
+        for point, number in tasks:
+            yield _repetition(figure, point, number, config)
+        return
+    # a process that is forked may wait for a thread that was not
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, spawning) as pool:
+        labels, numbers = [point.label for point, _ in tasks], [number for _, number in tasks]
+        yield from pool.map(_named, repeat(figure.name), labels, numbers, repeat(config))
+
+
+def _named(figure_name: str, label: str, number: int, config: Config) -> Repetition:
+    """In a process of its own: functions that draw streams cannot be handed over."""
+    modules = [import_module(f"{__package__}.{module}") for module in FIGURES_ARE_IN]
+    every: list[Figure] = [figure for module in modules for figure in module.FIGURES]
+    figure = next(one for one in every if one.name == figure_name)
+    point = next(one for one in figure.points if one.label == label)
+    return _repetition(figure, point, number, config)
+
+
+def draw(point: Point, number: int, config: Config) -> Streams:
+    """The streams of a repetition."""
+    return point.draw(np.random.default_rng([config.seed, number]), config.rows)
+
+
+def _repetition(figure: Figure, point: Point, number: int, config: Config) -> Repetition:
+    streams = draw(point, number, config)
+    setting = point.setting(streams, config.rows, figure)
+    one = Repetition(streams.whole, _bound(streams, setting), setting, streams.end)
+    for name in figure.contenders:
+        try:
+            _try_variants(name, streams, one)
+        except Exception as error:  # noqa: BLE001  a contender that failed is shown as failed
+            one.failures.append(Failure(f"{name}/{point.label}", number, describe(error)))
+    return one
 
 
 def _bound(streams: Streams, setting: Setting) -> int:
@@ -151,8 +197,10 @@ def _try_variants(name: str, streams: Streams, one: Repetition) -> None:
             one.refused[f"{name}, {partitions or 'its own number of'} partitions"] = str(error)
             continue
         _check(name, online, one)
+        variant = str(partitions or "own")
+        one.tried.setdefault(name, {})[variant] = online.results
         if name not in one.found or online.results > one.found[name].results:
-            one.found[name], one.chosen[name] = online, partitions
+            one.found[name], one.chosen[name] = online, variant
     if refusal is not None and name not in one.found:
         raise refusal
 
@@ -211,9 +259,12 @@ def point_facts(repetitions: Sequence[Repetition], names: Sequence[str]) -> dict
         "budget_bytes": first.setting.budget_bytes,
         "rows_that_fit": first.setting.capacity_rows,
         "partitions": {
-            name: [one.chosen[name] or "own" for one in repetitions if name in one.chosen]
+            name: [one.chosen[name] for one in repetitions if name in one.chosen]
             for name in names
             if len(variants(name)) > 1
+        },
+        "results_by_partitions": {
+            name: _by_partitions(repetitions, name) for name in names if len(variants(name)) > 1
         },
         "refused": {name: why[:200] for one in repetitions for name, why in one.refused.items()},
     }
@@ -226,6 +277,16 @@ def point_facts(repetitions: Sequence[Repetition], names: Sequence[str]) -> dict
         for name in names
     }
     return facts
+
+
+def _by_partitions(repetitions: Sequence[Repetition], name: str) -> dict[str, float]:
+    """The median of each number of partitions that had enough memory."""
+    tried = [one.tried.get(name, {}) for one in repetitions]
+    known = dict.fromkeys(variant for found in tried for variant in found)
+    return {
+        variant: statistics.median(found[variant] for found in tried if variant in found)
+        for variant in known
+    }
 
 
 def scale_facts(config: Config) -> dict[str, Any]:

@@ -58,6 +58,7 @@ BAND = Figure(
         Point("prices", 1, lambda rng, rows: stock(rng, rows, BAND_CENTS)),
     ),
     band=True,
+    besides=(),
 )
 
 
@@ -105,6 +106,7 @@ def run_band(config: Config, reporter: Reporter) -> Result:
     return Result(result.name, result.ratios, facts, result.failures)
 
 
+FIGURES = (WEATHER, BAND)
 BENCHMARKS = (
     benchmark(WEATHER, WEATHER_ROWS, "readings of each station, at most", function=run_weather),
     benchmark(

@@ -7,7 +7,8 @@ in the input buffer, and what is found after the last row came was not found onl
 
 In a silence of both sources that is longer than `silence_ms` the join may do deferred work, one
 piece after another, until more than `most_waiting` rows wait (the paper's MaxNewArr) or nothing is
-left to do. That rule is the same for all of them; the paper has it for DINER only.
+left to do. That rule is the same for all of them; the paper has it for DINER only. The joins of
+`rivals.WHOLE_TASKS` go by the paper's.
 
 The hashing joins choose the number of their partitions by the budget, for blocks that suit a disk.
 How much they find hangs on that number, so they also run with others (`FINER_PARTITIONS`); of a
@@ -27,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dovetail.bench.diner.rivals import JOINS, OUTER_BLOCKS, WHOLE_TASKS
 from dovetail.bench.diner.streams import PAPER_ROWS, TUPLE_BYTES, Batch, Streams, batches
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.matching import Emitter, PairFilter
@@ -40,12 +42,14 @@ PAGE_BYTES = 10 << 10
 BATCH_ROWS = 25
 SILENCE_MS = 25.0  #: the paper's WaitThresh
 MOST_WAITING = 1_000  #: the paper's MaxNewArr, at its size
-OUTER_BLOCKS = 19  #: the paper's MaxOuterMem, at its size
 PAPER_BUDGET_BYTES = PAPER_ROWS * 2 * TUPLE_BYTES // 20
 IN_MEMORY_ONLY = ("shj",)  # they hold both inputs whole
 #: Numbers of partitions to try. RPJ's estimates are by the partition, so it gains the most, and
 #: which number is best depends on the keys.
-FINER_PARTITIONS = {"rpj": (8, 16, 32)}
+FINER_PARTITIONS = {
+    **dict.fromkeys(("rpj", "rpj-history", "rpj-paper"), (8, 16, 32, 64)),
+    "dphj": (16, 64),
+}
 _FINER = (16,)
 
 
@@ -89,7 +93,6 @@ class Setting:
 
     budget_bytes: int
     costs: Costs | None = None
-    outer_blocks: int = OUTER_BLOCKS  #: of the paper's 200 in memory; fewer for less memory
     horizon: float = 1.0  #: how long to go on, in terms of the time of the last row
 
     @property
@@ -106,6 +109,10 @@ class Setting:
     @property
     def most_waiting(self) -> int:
         return round(MOST_WAITING * self.scale)
+
+    def outer_blocks(self, papers: int) -> int:
+        """A MaxOuterMem of the paper's, in blocks for this memory."""
+        return max(1, round(papers * self.scale))
 
 
 @dataclass(frozen=True)
@@ -152,7 +159,7 @@ def budget(streams: Streams, share: float) -> int:
 
 
 def contenders(*, band: bool = False, variants: bool = False) -> tuple[str, ...]:
-    """The joins that can do it within a budget, DINER first; its variants if asked for."""
+    """The library's joins that can do it within a budget, DINER first; variants if asked for."""
     names = [
         name
         for name, kind in ALGORITHMS.items()
@@ -165,7 +172,7 @@ def contenders(*, band: bool = False, variants: bool = False) -> tuple[str, ...]
 
 def variants(algorithm: str) -> tuple[int | None, ...]:
     """Numbers of partitions to try; None is the algorithm's own choice."""
-    hashes = issubclass(ALGORITHMS[algorithm], XJoin)
+    hashes = issubclass(JOINS[algorithm], XJoin)
     return (None, *FINER_PARTITIONS.get(algorithm, _FINER)) if hashes else (None,)
 
 
@@ -181,13 +188,14 @@ def run_online(
             operator = _make(algorithm, spec, context, partitions)
             if isinstance(operator, Diner):
                 _scale_options(operator, setting)
-            return _Drive(operator, streams, setting).run()
+            most_waiting = 0 if algorithm in WHOLE_TASKS else setting.most_waiting
+            return _Drive(operator, streams, setting, most_waiting).run()
         finally:
             store.close()
 
 
 def _make(algorithm: str, spec: TwoWaySpec, context: Context, partitions: int | None) -> TwoWayJoin:
-    kind = ALGORITHMS[algorithm]
+    kind = JOINS[algorithm]
     differing: dict[str, Any] = {"emitter_kind": CountingEmitter}
     if partitions is not None:
         differing["partition_count"] = partitions
@@ -199,7 +207,7 @@ def _scale_options(operator: Diner, setting: Setting) -> None:
     """The paper's parameters are for its amount of memory."""
     operator.options = dataclasses.replace(
         operator.options,
-        max_outer_blocks=max(1, round(setting.outer_blocks * setting.scale)),
+        max_outer_blocks=setting.outer_blocks(getattr(operator, "outer_blocks", OUTER_BLOCKS)),
         max_new_arrivals=setting.most_waiting,
     )
 
@@ -230,10 +238,13 @@ class Work:
 class _Drive:
     """A join, its input, and the clock."""
 
-    def __init__(self, operator: TwoWayJoin, streams: Streams, setting: Setting) -> None:
+    def __init__(
+        self, operator: TwoWayJoin, streams: Streams, setting: Setting, most_waiting: int
+    ) -> None:
         self._operator = operator
         self._streams = streams
         self._setting = setting
+        self._most_waiting = most_waiting
         self._handed = [0, 0]  # rows that the join has
         self._now = 0.0
         self._charged = Work()
@@ -263,7 +274,7 @@ class _Drive:
         self._now = max(self._now, start)
         if self._waiting():
             return
-        while self._waiting() <= self._setting.most_waiting:
+        while self._waiting() <= self._most_waiting:
             self._let_work(self._operator.poll(1))
             if self._operator.status() is not Status.MORE:
                 break

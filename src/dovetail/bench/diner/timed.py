@@ -16,13 +16,16 @@ from dovetail.bench.diner.figure import (
     Figure,
     Point,
     Repetition,
+    advantage,
     benchmark,
+    draw,
     measure,
     median_of,
     result_of,
     spread,
 )
 from dovetail.bench.diner.real import PRICE_ROWS, stock, weather
+from dovetail.bench.diner.rivals import HISTORY, OTHER_DINERS, OUTER_BLOCKS, WHOLE_TASKS
 from dovetail.bench.diner.simulate import MOST_WAITING, Costs, Curve
 from dovetail.bench.diner.streams import Rng, Streams, with_pauses, zipf
 from dovetail.bench.progress import Reporter
@@ -51,8 +54,9 @@ DELAYS_NOTES = {
     "the rows that join least, for it finds the others' results while they arrive, where RPJ and "
     "XJoin have flushed productive rows. So a block that is read is worth more to them, see "
     "results_in_reactive_phase and blocks_read",
-    "why RPJ does not overflow": "here every join can be left after any piece of deferred work, "
-    "and is, as soon as MaxNewArr rows wait; the paper has that rule for DINER only",
+    "two rules": "every join can be left after any piece of deferred work, and is, as soon as "
+    "MaxNewArr rows wait. The paper has that rule for DINER only; by its own, RPJ and HMJ look up "
+    "after a whole task, and are left if any row waits: these are rpj-paper and hmj-paper",
 }
 
 
@@ -80,18 +84,18 @@ DELAYS = Figure(
     tuple(Point(f"{percent}%", percent, _paused(percent / 100)) for percent in TABLE_3),
     timed=True,
     with_variants=True,
+    besides=(HISTORY, *WHOLE_TASKS),
     notes=DELAYS_NOTES,
 )
 OUTER = Figure(
     "diner-outer",
     "Fig. 19: MaxOuterMem, with pauses of 30 %; Zipfian keys of skew 1",
     "MaxOuterMem in blocks, of 200 that memory holds",
-    tuple(
-        Point(f"{blocks}", blocks, _paused(OUTER_PAUSE), outer_blocks=blocks)
-        for blocks in (9, 19, 29, 39, 49, 59)
-    ),
+    (Point("pauses", OUTER_PAUSE, _paused(OUTER_PAUSE)),),
     timed=True,
+    besides=(HISTORY, *(kind.name for kind in OTHER_DINERS)),
 )
+FIGURES = (RATE, DELAYS, OUTER)
 
 
 def run_rate(config: Config, reporter: Reporter) -> Result:
@@ -111,17 +115,11 @@ def run_rate(config: Config, reporter: Reporter) -> Result:
     return Result(result.name, ratios, facts, result.failures)
 
 
-def _streams(point: Point, config: Config) -> Streams:
-    """Those of the first repetition."""
-    seed = [config.seed, 1, RATE.points.index(point)]
-    return point.draw(np.random.default_rng(seed), config.rows)
-
-
 def _all_curves(
     point: Point, one: Repetition, config: Config
 ) -> tuple[list[str], dict[str, Curve]]:
     """The curves of the first repetition, and which of them are of joins that wait."""
-    blocking = curves(_streams(point, config), Costs(), one.setting.capacity_rows)
+    blocking = curves(draw(point, 1, config), Costs(), one.setting.capacity_rows)
     online = {name: found.curve for name, found in one.found.items()}
     return list(blocking), {**online, **blocking}
 
@@ -188,6 +186,60 @@ def run_delays(config: Config, reporter: Reporter) -> Result:
     return Result(result.name, {**result.ratios, **buffers}, facts, result.failures)
 
 
+def run_outer(config: Config, reporter: Reporter) -> Result:
+    """DINER with every MaxOuterMem against DINER with the paper's, and against the rivals.
+
+    All of them have the same streams, and the rivals have no such parameter.
+    """
+    measured, failures = measure(OUTER, config, reporter)
+    result = result_of(OUTER, measured, failures, config)
+    runs = [one for some in measured.values() for one in some]
+    usual = f"{OURS}-{OUTER_BLOCKS}"
+    names = {usual: OURS} | {kind.name: kind.name for kind in OTHER_DINERS}
+    by_blocks = {int(name.rpartition("-")[2]): found for name, found in sorted(names.items())}
+    rivals = [name for name in OUTER.contenders if name not in names.values()]
+    ratios = {
+        f"{rival}/{blocks}": _against(runs, ours, OURS if rival == usual else rival)
+        for rival in (usual, *rivals)
+        for blocks, ours in sorted(by_blocks.items())
+        if rival != usual or blocks != OUTER_BLOCKS
+    }
+    setting = runs[0].setting
+    facts = {
+        **result.facts,
+        "blocks_at_this_size": {
+            blocks: setting.outer_blocks(blocks) for blocks in sorted(by_blocks)
+        },
+        "charts": [_outer_chart(ratios)],
+    }
+    return Result(result.name, ratios, facts, result.failures)
+
+
+def _against(repetitions: list[Repetition], ours: str, theirs: str) -> Spread:
+    """The results of one over those of the other."""
+    return Spread.of(
+        advantage(one.found[ours].results, one.found[theirs].results)
+        for one in repetitions
+        if ours in one.found and theirs in one.found
+    )
+
+
+def _outer_chart(ratios: dict[str, Spread]) -> dict[str, Any]:
+    lines: dict[str, list[list[float]]] = {}
+    for label, ratio in ratios.items():
+        rival, _, blocks = label.partition("/")
+        if ratio.median is not None:
+            xs, ys = lines.setdefault(rival, [[], []])
+            xs.append(float(blocks))
+            ys.append(significant(ratio.median) or 0.0)
+    return {
+        "title": OUTER.title,
+        "x": OUTER.axis,
+        "y": "DINER's results online, times",
+        "lines": lines,
+    }
+
+
 def _reacts(one: Repetition, name: str) -> bool:
     """Whether a join did anything in the silences; if not, nothing came to wait for it."""
     return name in one.found and one.found[name].by_phase.get("reactive", 0) > 0
@@ -211,5 +263,7 @@ BENCHMARKS = (
         run_rate,
     ),
     benchmark(DELAYS, compares="results online and the input buffer", function=run_delays),
-    benchmark(OUTER),
+    benchmark(
+        OUTER, compares="DINER against itself with 19 blocks, and other joins", function=run_outer
+    ),
 )

@@ -21,7 +21,8 @@ the best policy, since places that are passed on from row to row are a flow. The
 is over steps of time and ends after some rounds, so it stays a little above.
 
 `tests/unit/testing/test_bound.py` compares both with everything that policies could do, and says
-how far above that they are. In either, a row that arrives meets what is in memory before it takes
+how far above that they are; for thousands of rows, a simple policy that knows what comes has nine
+tenths of the bound. In either, a row that arrives meets what is in memory before it takes
 up room itself.
 
 An input that has ended. A join may then read that side's rows back at leisure (footnote 1 of the

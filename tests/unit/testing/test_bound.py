@@ -171,6 +171,48 @@ def test_bound_when_rows_are_dropped_at_random_then_is_not_exceeded() -> None:
         assert 0 < max(found) < bound
 
 
+def by_rate(arrivals: Arrivals, capacity: int) -> int:
+    """What a policy finds that knows what comes, and drops the rows that gain least.
+
+    What a row gains is the most meetings for each arrival until some time ahead.
+    """
+    keys, sides = arrivals.keys, arrivals.sides
+    values, group = np.unique(keys, return_inverse=True)
+    came = np.zeros((2, len(values), len(keys) + 1))  # rows of a side and key until each time
+    for side in range(2):
+        came[side, group[sides == side], np.flatnonzero(sides == side) + 1] = 1
+    came = came.cumsum(axis=2)
+    spans = np.unique(np.geomspace(4, len(keys), 24).astype(np.int64))
+    held = np.zeros((2, len(values)), dtype=np.int64)
+    found = 0
+    for time, (side, mine) in enumerate(zip(sides.tolist(), group.tolist(), strict=True), 1):
+        found += int(held[1 - side, mine])
+        held[side, mine] += 1
+        if held.sum() > capacity:
+            ahead = spans[: np.searchsorted(spans, len(keys) - time) + 1]
+            until = np.minimum(time + ahead, len(keys))
+            gained = came[::-1][:, :, until] - came[::-1][:, :, [time]]  # they meet the other side
+            rate = (gained / ahead).max(axis=2)
+            held.flat[int(np.where(held, rate, np.inf).argmin())] -= 1
+    return found
+
+
+@pytest.mark.parametrize("law", ["zipf", "normal", "uniform"])
+def test_bound_when_thousands_of_rows_come_then_a_policy_that_knows_what_comes_has_nine_tenths(
+    law: str,
+) -> None:
+    rng = np.random.default_rng(21)
+    weights = 1 / np.arange(1, 300)
+    keys = {
+        "zipf": rng.choice(299, 3_000, p=weights / weights.sum()),
+        "normal": np.rint(rng.normal(500, 7, 3_000)).astype(np.int64),
+        "uniform": rng.integers(0, 300, 3_000),
+    }[law]
+    arrivals = Arrivals(rng.integers(0, 2, 3_000).astype(np.int8), keys)
+    bound, found = most_online_results(arrivals, 80), by_rate(arrivals, 80)
+    assert 0.9 * bound <= found <= bound
+
+
 def test_bound_when_an_ended_side_may_be_loaded_then_counts_what_fits_at_each_arrival() -> None:
     arrivals = arrivals_of("L1 L2 L1 R2 L9 R1 R2")
     # R2 finds the one row; then the left side ends: R1 could meet two rows, R2 one

@@ -107,13 +107,16 @@ def test_band_join_when_key_shares_its_name_then_keeps_the_left_value(
     same_rows(joined, expected, f"band join on one name, seed {SEED}")
 
 
-def test_band_join_when_memory_is_given_then_stays_within_it(bench: Any) -> None:
+def test_band_join_when_memory_is_given_then_spills_and_stays_within_it(bench: Any) -> None:
     for number, (side, key) in enumerate((("left", "a"), ("right", "b"))):
-        bench.write(side, pa.table({key: numbers(SEED + number, 2000), f"{side}_id": range(ROWS)}))
+        wide = [f"{row:04}" * 500 for row in range(ROWS)]  # 2 KB
+        keys = numbers(SEED + number, 2000)
+        bench.write(side, pa.table({key: keys, f"{side}_id": range(ROWS), f"{side}_text": wide}))
     bench.run(bench.join(on=("a", "b"), within=1, memory="1MB", partitions=1))
     progress = bench.progress()
     assert progress.identity["algorithm"] == "diner"
     assert 0 < progress.memory["total"] <= 1_000_000
+    assert progress.spilled_bytes > 500_000, "the rows fitted in memory"
     expected = bench.batch("left").join(bench.batch("right"), F.expr("abs(a - b) <= 1"))
     bench.check(f"band join in 1 MB, seed {SEED}", expected)
 

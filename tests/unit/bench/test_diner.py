@@ -133,7 +133,10 @@ def test_rate_when_run_then_joins_that_wait_show_nothing_before_an_input_has_end
 
 
 @pytest.mark.usefixtures("few")
-def test_delays_when_sources_pause_then_deferred_work_finds_results_and_rows_wait() -> None:
+def test_delays_when_sources_pause_then_deferred_work_finds_results_and_rows_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Figure, "contenders", ("diner", "rpj", "pmj", "rpj-paper"))
     result = run("diner-delays", "50%", rows=1_500)
     assert result.ok, result.failures
     facts = result.facts["points"]["50%"]
@@ -144,6 +147,10 @@ def test_delays_when_sources_pause_then_deferred_work_finds_results_and_rows_wai
     assert {"rpj/50%", "rpj/buffer,50%"} <= set(result.ratios)
     assert "pmj/buffer,50%" not in result.ratios, "it does nothing while the sources pause"
     assert len(result.facts["charts"]) == 2
+    assert facts["largest_input_buffer"]["diner"] < 1.5 * limit
+    assert facts["largest_input_buffer"]["rpj"] < 1.5 * limit
+    assert facts["largest_input_buffer"]["rpj-paper"] > facts["rows_that_fit"]
+    assert result.facts["input_buffer_overflows"] == {"50%": ["rpj-paper"]}
 
 
 def test_outer_when_run_then_compares_diner_with_itself_on_the_same_streams(

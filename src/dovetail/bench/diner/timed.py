@@ -56,7 +56,9 @@ DELAYS_NOTES = {
     "results_in_reactive_phase and blocks_read",
     "two rules": "every join can be left after any piece of deferred work, and is, as soon as "
     "MaxNewArr rows wait. The paper has that rule for DINER only; by its own, RPJ and HMJ look up "
-    "after a whole task, and are left if any row waits: these are rpj-paper and hmj-paper",
+    "after a whole task, and are left if any row waits: these are rpj-paper and hmj-paper. Where "
+    "more rows wait than fit in memory, the paper takes a join to have failed, whatever it found; "
+    "see input_buffer_overflows",
 }
 
 
@@ -177,6 +179,9 @@ def run_delays(config: Config, reporter: Reporter) -> Result:
     facts = {
         **result.facts,
         "most_rows_to_wait_before_a_join_is_called_back": first.setting.most_waiting,
+        "input_buffer_overflows": {
+            point.label: _overflows(runs) for point, runs in measured.items()
+        },
         "table_3_of_the_paper": {
             "rows_to_wait": MOST_WAITING,
             **{f"{percent}%": row for percent, row in TABLE_3.items()},
@@ -243,6 +248,19 @@ def _outer_chart(ratios: dict[str, Spread]) -> dict[str, Any]:
 def _reacts(one: Repetition, name: str) -> bool:
     """Whether a join did anything in the silences; if not, nothing came to wait for it."""
     return name in one.found and one.found[name].by_phase.get("reactive", 0) > 0
+
+
+def _overflows(repetitions: list[Repetition]) -> list[str]:
+    """Who had more rows waiting than fit in memory, at least once."""
+    return [
+        name
+        for name in DELAYS.contenders
+        if any(
+            one.found[name].largest_buffer > one.setting.capacity_rows
+            for one in repetitions
+            if name in one.found
+        )
+    ]
 
 
 def _buffers(repetitions: list[Repetition], rival: str) -> Spread:

@@ -90,6 +90,9 @@ def test_figure_when_tiny_then_has_a_ratio_for_every_rival_and_its_raw_numbers(
         assert ratio.n == 1, label
         assert ratio.median is not None, label
         assert ratio.median > 0, label
+    besides = result.facts["contenders_besides"]
+    assert set(besides) == (set() if name == "diner-band" else {"rpj-history"})
+    assert all(besides.values()), "it is not said what they are"
     facts = result.facts["points"][only]
     online = facts["results_online"]
     for label, ratio in result.ratios.items():

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.bench.diner.rivals import HISTORY
+from dovetail.bench.diner.rivals import HISTORY, JOINS
 from dovetail.bench.diner.simulate import (
     BATCH_ROWS,
     PAGE_BYTES,
@@ -50,7 +50,7 @@ from dovetail.testing.bound import most_online_results
 
 OURS = "diner"
 MEMORY_SHARE = 0.05
-ROWS = 20_000  #: a side, a fifth of the paper's
+ROWS = 10_000  #: a side, a tenth of the paper's
 FIGURES_ARE_IN = ("synthetic", "real", "timed")  #: modules that have a tuple `FIGURES`
 _LEAST_ROWS_TO_SHARE = 2_000  # a repetition of fewer is done before another process is there
 
@@ -329,6 +329,7 @@ def result_of(
     points = {p.label: point_facts(runs, figure.contenders) for p, runs in measured.items()}
     facts = {**scale_facts(config), **figure.notes, "points": points}
     facts["charts"] = [chart_of(figure, measured)]
+    facts["contenders_besides"] = {name: JOINS[name].__doc__ for name in figure.besides}
     if figure.timed:
         facts["milliseconds"] = vars(Costs()) | {"silence": SILENCE_MS}
     return Result(figure.name, ratios, facts, tuple(failures))

@@ -83,7 +83,8 @@ class HashByMergeJoin(HashMergeJoin):
 
 def _with_outer(blocks: int) -> type[Diner]:
     name = f"{Diner.name}-{blocks}"
-    return type(name, (Diner,), {"name": name, "outer_blocks": blocks})
+    what = f"DINER with a MaxOuterMem of {blocks} blocks."
+    return type(name, (Diner,), {"name": name, "outer_blocks": blocks, "__doc__": what})
 
 
 OTHER_DINERS = tuple(_with_outer(blocks) for blocks in OTHER_OUTER_BLOCKS)

@@ -58,7 +58,9 @@ DELAYS_NOTES = {
     "MaxNewArr rows wait. The paper has that rule for DINER only; by its own, RPJ and HMJ look up "
     "after a whole task, and are left if any row waits: these are rpj-paper and hmj-paper. Where "
     "more rows wait than fit in memory, the paper takes a join to have failed, whatever it found; "
-    "see input_buffer_overflows",
+    "see input_buffer_overflows. With 10,000 rows a side MaxNewArr is 100 rows, and 568 fit: DINER "
+    "had 104 to 112 rows waiting, hmj-paper 574 to 926, and rpj-paper 1,015 to 3,050, while it "
+    "found up to twice as much as DINER",
 }
 
 

@@ -121,7 +121,7 @@ def test_output_when_driver_is_killed_again_and_again_then_equals_the_oracle(
 ) -> None:
     """One query of three joins, so that each of them lives through all the kills. What the other
     algorithms do when they are killed is in `test_protocol`: a driver's life is too dear."""
-    names = ("xjoin", "diner-within-1", "miner")
+    names = ("diner", "diner-within-1", "miner")
     hunt = Hunt(job, tools, tools.sides, {"memory": "150KB", "algorithm": ",".join(names)})
     hunt.add_files(3)
     hunt.first_life()

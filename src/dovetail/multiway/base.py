@@ -57,7 +57,9 @@ class MultiWayJoin(Holding):
         options: MinerOptions | None = None,
     ) -> None:
         super().__init__(spec, context, options or self.default_options, snapshot)
-        self._slice_bytes = min(self.working_bytes // 8, self.block_bytes)
+        self._slice_bytes = self.working_bytes // 8
+        if self.options.block_bytes is not None:  # as asked for, whatever that costs
+            self._slice_bytes = min(self._slice_bytes, self.block_bytes)
         limit = min(self.working_bytes // 2 // bytes_each(len(spec)), _MOST_COMBINATIONS)
         self._combiner = Combiner(spec, max(16, limit))
         self._emitter = Emitter(spec.output, self.working_bytes // 8)

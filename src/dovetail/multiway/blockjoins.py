@@ -181,16 +181,19 @@ class BlockJoins:
         least = len(plan) * self._least_piece
         # What is left of a relation after a reduction is hardly more than the outer blocks: where
         # it has as much room as these, one piece is all of it, and the wheels within turn once.
-        # The last wheel may turn often, for nothing is within it.
+        # The last wheel may turn often, for nothing is within it; but not for each block alone, of
+        # which few rows may be left.
         holders = len(plan) if cleaning and self._options.reduce else 1
         wanted = holders * blocks.mean_bytes(stop - start, index) + least
+        spare = self._room.least_bytes - wanted  # if negative, rows have to make room anyway
+        last = min(self._least_piece, spare) if spare >= 0 else self._least_piece
         room = self._room.ask(
-            wanted if cleaning else min(wanted, self._room.share(_REACTIVE_SHARE))
+            wanted + last if cleaning else min(wanted + last, self._room.share(_REACTIVE_SHARE))
         )
-        share = (room - least) // holders
+        share = (room - least - last) // holders
         chunk = self._chunk(blocks, range(start, stop), share, index)
         pieces = [self._least_piece + share * (holders > 1)] * len(plan)
-        pieces[-1] = self._least_piece
+        pieces[-1] = self._least_piece + last
         return Odometer(cell, box, plan, start + chunk, pieces)
 
     def _index_bytes(self, relation: int) -> int:

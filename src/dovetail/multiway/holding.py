@@ -48,7 +48,11 @@ class Holding(ABC):
         self.block_room_bytes = (
             _UNBOUNDED_BLOCK_BYTES if total is None else int(total * BLOCK_SHARE)
         )
+        # one of each relation fits
+        self._most_block_bytes = 2 * self.block_room_bytes // (3 * (len(spec) + 1))
         self.block_bytes = self._choose_block_bytes()
+        if options.block_bytes is not None:  # as asked for, whatever that costs
+            self._most_block_bytes = self.block_bytes
         self._group_bytes = self.working_bytes // 2
         self._encoders = [Encoder(spec, number) for number in range(len(spec))]
         merge_bytes = (1 << 62) if total is None else self._group_bytes
@@ -66,10 +70,10 @@ class Holding(ABC):
         self._catalogue = Reservation(context.budget, "catalogue")
         self.ended = [False] * len(spec)
         self._flushed = False  # since the last row came
+        self._wanted_bytes = 0  # that room is being made for
 
     def _choose_block_bytes(self) -> int:
-        total = self.ctx.budget.total_bytes
-        most = 2 * self.block_room_bytes // (3 * (len(self.spec) + 1))  # one of each relation fits
+        total, most = self.ctx.budget.total_bytes, self._most_block_bytes
         if self.options.block_bytes is not None:
             return max(1, min(self.options.block_bytes, most))
         if total is None:
@@ -105,9 +109,11 @@ class Holding(ABC):
         self._rows_held.shrink(-excess)
 
     def _grow(self, reservation: Reservation, nbytes: int, what: str) -> None:
+        self._wanted_bytes = nbytes
         while not reservation.try_grow(nbytes):
             if not self._make_room():
                 self._refuse(nbytes, what)
+        self._wanted_bytes = 0
 
     def _refuse(self, nbytes: int, what: str) -> None:
         budget = self.ctx.budget
@@ -143,6 +149,20 @@ class Holding(ABC):
         table = self.tables[relation]
         return max(1, nbytes * len(table) // max(1, table.nbytes))
 
+    def _rows_to_flush(self, relation: int) -> int:
+        """The rows of a block, and more of them where an arrival needs more room.
+
+        Several flushes before the next arrival would all be decided on the same counters, and each
+        costs as much as there are rows in memory. `MinerOptions.block_bytes` fixes the size.
+        """
+        nbytes, total = self.block_bytes, self.ctx.budget.total_bytes
+        if total is not None and self.options.block_bytes is None:
+            unsettled = max(0, self._held_bytes() - self._rows_held.nbytes)
+            lacking = self.ctx.budget.used_bytes + self._wanted_bytes + unsettled - total
+            if lacking > nbytes:
+                nbytes = max(nbytes, min(lacking + nbytes // 2, self._group_bytes))
+        return self._rows_of(relation, nbytes)
+
     # -- flushing ---------------------------------------------------------------------------
 
     def _flush(
@@ -154,7 +174,7 @@ class Holding(ABC):
         """
         table = self.tables[relation]
         dts = NEVER if keep else self.ctx.clock.tick()
-        step = self._rows_of(relation, self.block_bytes)
+        step = self._rows_of(relation, self._most_block_bytes)
         for start in range(0, len(slots), step):
             some = slots[start : start + step]
             codes = [by_slot.take(some) for by_slot in table.codes]

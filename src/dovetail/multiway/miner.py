@@ -121,7 +121,7 @@ class Miner(MultiWayJoin):
             return False
         victim = self._victim()
         table, areas = self.tables[victim], self.areas[victim]
-        count = self._rows_of(victim, self.block_bytes)
+        count = self._rows_to_flush(victim)
         # the next flush may come at once, and nothing else would tell the new areas apart
         first = self.options.fading and areas[0].lower is None
         matched = [codes[table.bits] for codes in table.codes] if first else []

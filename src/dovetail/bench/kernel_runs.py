@@ -95,7 +95,7 @@ def operator_contender(
 def pushes(relations: Relations, batches: Batches, budget_bytes: int | None) -> list[Push]:
     """Each arrival by itself. The results are counted and dropped; there is no cleanup."""
     found = []
-    with operator_of(relations, "xjoin", budget_bytes) as operator:
+    with operator_of(relations, "diner", budget_bytes) as operator:
         state_rows = 0
         for side, batch in batches:
             spilled = operator.ctx.counters.flushed_rows > 0

@@ -44,12 +44,13 @@ FILES = 10
 WARM_UP_FILES = 2
 SHARES = {"unbounded": None, "20%": 0.20, "5%": 0.05}
 RIVALS = ("rocksdb", "inheap")
+OURS = "diner"  #: what `auto` stands for
 #: For each label of the kernel, the variants of the rival, of which the fastest counts, and ours.
 KERNEL_RATIOS = {
-    "duckdb/kernel": (("duckdb-arrow", "duckdb-native"), "xjoin-parallel"),
-    "polars/kernel": (("polars-memory", "polars-streaming"), "xjoin-parallel"),
+    "duckdb/kernel": (("duckdb-arrow", "duckdb-native"), f"{OURS}-parallel"),
+    "polars/kernel": (("polars-memory", "polars-streaming"), f"{OURS}-parallel"),
     "duckdb/kernel-one-thread": (
-        ("duckdb-arrow-one-thread", "duckdb-native-one-thread"), "xjoin",
+        ("duckdb-arrow-one-thread", "duckdb-native-one-thread"), OURS,
     ),
 }  # fmt: skip
 #: What was aimed at: a ratio, and the labels of which the best has to reach it.
@@ -151,14 +152,14 @@ def _kernel(
 ) -> tuple[Runs, dict[str, Any]]:
     contenders, missing = _kernel_contenders(relations)
     warming = Runs(failures=missing)
-    with parallel_contender("xjoin-parallel", relations, "xjoin") as parallel:
+    with parallel_contender(f"{OURS}-parallel", relations, OURS) as parallel:
         contenders.append(parallel)
         warm_up(contenders, warming, reporter)
         runs = interleaved(contenders, config.repetitions_of("kernel"), reporter)
     runs.failures[:0] = warming.failures
     facts = {
         "batch_rows": BATCH_ROWS,
-        "threads": "all cores for each, but one where a name says so and for xjoin and shj",
+        "threads": "all cores for each, but one where a name says so and for diner, xjoin and shj",
         "of a rival's variants": "the faster one counts, repetition by repetition",
         "contenders": runs.facts(),
     }
@@ -168,8 +169,7 @@ def _kernel(
 def _kernel_contenders(relations: Relations) -> tuple[list[Contender], list[Failure]]:
     """The operators and the rivals that are installed; a missing rival is a failure."""
     contenders = [
-        operator_contender("xjoin", relations, "xjoin", None),
-        operator_contender("shj", relations, "shj", None),
+        operator_contender(name, relations, name, None) for name in (OURS, "xjoin", "shj")
     ]
     missing = []
     for name, make in (("duckdb", duckdb_contenders), ("polars", polars_contenders)):

@@ -115,7 +115,7 @@ class Hunt:
         return f"seed {SEED}, life {self.lives}, {self.kills} kills after (versions, s) {moments}"
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_output_when_driver_is_killed_again_and_again_then_equals_the_oracle(
     job: Any, tools: Any
 ) -> None:

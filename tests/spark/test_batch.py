@@ -46,14 +46,14 @@ def test_batch_join_when_options_vary_then_equals_spark(
 def test_batch_join_when_run_twice_then_gives_the_same_and_leaves_no_files(
     inputs: Any, same_rows: Any
 ) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("dovetail-*"))
+    before = set(Path(tempfile.gettempdir()).glob("dovetail-join-*"))
     joined = dovetail.join(
         inputs.batch("left"), inputs.batch("right"), on="k", memory="200KB", partitions=2
     )
     for attempt in (1, 2):
         same_rows(joined, inputs.expected(), f"run {attempt} of one batch join, seed {SEED}")
     assert joined.limit(3).count() == 3  # a consumer that stops early
-    assert set(Path(tempfile.gettempdir()).glob("dovetail-*")) <= before
+    assert set(Path(tempfile.gettempdir()).glob("dovetail-join-*")) <= before
 
 
 def test_batch_join_when_used_in_a_larger_plan_then_composes(inputs: Any, same_rows: Any) -> None:

@@ -90,7 +90,7 @@ def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batche
         if first is None:
             return
         local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        directory = Path(tempfile.mkdtemp(prefix="dovetail-", dir=local))
+        directory = Path(tempfile.mkdtemp(prefix="dovetail-join-", dir=local))
         operator = None
         try:
             operator = _operator(spec, partition_in(first), directory, "batch", None)

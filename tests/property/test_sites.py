@@ -233,6 +233,8 @@ def check(case: Case, make: type[Simulation] = Simulation) -> Counter[str]:
             f"not to be {found - expected}"
         )
     assert set(simulation.results) <= set(answer)
+    late = {name: site.late for name, site in simulation.sites.items() if site.late}
+    assert not late, f"{case}: messages that came too late, or answer no question: {late}"
     happened = Counter(
         cases=1,
         results=sum(map(Counter.total, answer.values())),

@@ -104,7 +104,8 @@ def test_site_when_killed_and_the_wall_clock_ends_intervals_then_results_are_exa
 def test_sites_when_killed_at_random_moments_while_rows_come_then_results_are_exact(
     make_fleet, run, kill
 ) -> None:
-    # snapshots again and again, and plans that change, so that kills meet all of it
+    # snapshots again and again, and plans that may change, so that kills meet all of it; that they
+    # meet a change is sure in the tests of a host
     sites = make_fleet(snapshot_bytes="4 KB", durable=False)
     running = run(sites, 21, (Algorithm.SM_D2,), intervals=60, replan_every=3)
     errors: list[Exception] = []
@@ -131,4 +132,3 @@ def test_sites_when_killed_at_random_moments_while_rows_come_then_results_are_ex
     assert not errors
     assert kills >= 3, "the rows came too fast for that"
     assert running.check() > 200
-    assert any(client.status(running.name).changes for client in running.clients.values())

@@ -4,7 +4,14 @@ T. M. Tran and B. S. Lee, "Distributed stream join query processing with semijoi
 See `semi_runs` for what is measured, and how.
 """
 
-from dovetail.bench import semi_bound, semi_equal, semi_oneway, semi_plans, semi_real
+from dovetail.bench import (
+    semi_bound,
+    semi_equal,
+    semi_oneway,
+    semi_pace,
+    semi_plans,
+    semi_real,
+)
 
 BENCHMARKS = (
     semi_oneway.BENCHMARK,
@@ -12,4 +19,5 @@ BENCHMARKS = (
     semi_equal.BENCHMARK,
     semi_real.BENCHMARK,
     semi_bound.BENCHMARK,
+    semi_pace.BENCHMARK,
 )

@@ -39,7 +39,7 @@ from dovetail.sites import Algorithm, Plan, Simulation, Step
 from dovetail.sites.messages import HEADER_BYTES
 from dovetail.testing.sites import window_join
 
-NAMES = ("semi-oneway", "semi-plans", "semi-equal", "semi-real", "semi-bound")
+NAMES = ("semi-oneway", "semi-plans", "semi-equal", "semi-real", "semi-bound", "semi-pace")
 NET = Net()
 SMALL = {"S1": Feed(60, 100, 6, 300), "S2": Feed(40, 30, 9, 500), "S3": Feed(50, 16, 4, 400)}
 Sound = Callable[[Result], None]
@@ -278,3 +278,13 @@ def test_observations_when_lines_are_flat_then_those_about_change_do_not_hold() 
     held = {says for says, found in told.items() if found["holds"]}
     assert "7(c): the simple joins stay the same" in held
     assert not [says for says in held if " fall " in says or " grow" in says]
+
+
+def test_pace_when_tiny_then_heartbeats_and_lateness_lose_nothing(assert_sound: Sound) -> None:
+    found = result("semi-pace", None, 8)
+    assert_sound(found)
+    medians = {label: spread.median for label, spread in found.ratios.items()}
+    assert medians["delta/on time, bytes"] < 1, "heartbeats are sent, too"
+    assert min(v for label, v in medians.items() if label.endswith("results")) >= 1
+    assert medians["no lateness/unordered=300, results"] > 1
+    assert medians["no lateness/unordered=300, delay"] < 1, "results wait for rows that are late"

@@ -8,8 +8,9 @@ emits that version's outbox and does nothing else.
 
 Time. While rows come, a step only joins them. A step that was woken by a tick and got no row works
 on what was deferred for a slice of time, which doubles with every silent step up to
-`MAX_SLICE_MS`: new rows wait no longer than a slice, and a long silence is used well. An input
-that is silent counts as ended until its next row, so Cleanup runs too.
+`MAX_SLICE_MS`: new rows wait no longer than a slice, and a long silence is used well. Inputs that
+are silent count as ended until their next row, once slices are half as long as that or nothing else
+is left to do: Cleanup does in one go what the Reactive phase would do piece by piece.
 
 Load. A step of an enrichment may leave rows out before they are pushed, and may go on working so
 that rows do not wait too long; `overload` says when. What it left out is published between the
@@ -273,6 +274,8 @@ class StreamingTask:
         if silent:
             self._tuned = self.spec.retune(operator, self._tuned, 0, self._began)
             slice_ms = min(self.spec.slice_ms << min(silent - 1, 16), MAX_SLICE_MS)
+            if slice_ms >= MAX_SLICE_MS // 2:
+                _finish(operator, self.spec)
             self._work_off(operator, slice_ms, outbox)
         elif self.spec.eager:
             self._work_off(operator, MAX_SLICE_MS, outbox)

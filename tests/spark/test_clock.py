@@ -4,6 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from dovetail.errors import StorageError
 from dovetail.spark.clock import ClockReader, PendingWork, read_pending
 from dovetail.spark.state import prepare
+from dovetail.spark.step import StreamingTask
 
 
 def write_version(root: Path, partition: int, version: int, pending: int) -> Path:
@@ -172,3 +174,15 @@ def test_ticks_when_slices_are_short_then_are_several_and_wake_only_who_has_work
     assert {record["partition"] for record in ticks} == {records[0]["partition"]}
     assert ticks[-1]["pending"] == 0
     bench.check("one busy partition")
+
+
+@pytest.mark.parametrize(("silent", "ended"), [(0, []), (1, []), (2, []), (3, [0, 1]), (9, [0, 1])])
+def test_step_when_silence_lasts_then_inputs_count_as_ended(silent: int, ended: list[int]) -> None:
+    """Cleanup is not to wait until the Reactive phase has let every block meet every other."""
+    task = StreamingTask.__new__(StreamingTask)
+    task.spec = SimpleNamespace(slice_ms=250, inputs=("", ""), retune=lambda *_: None, eager=False)
+    task._tuned, task._began = None, 0.0
+    task._work_off = lambda *_: None
+    finished: list[int] = []
+    task._defer(SimpleNamespace(finish=finished.append), silent, None)
+    assert finished == ended

@@ -24,7 +24,7 @@ values took more memory than what was learned gives back in eight cycles (`_PAYB
 taken, of another quarter or sixteenth of the values each time, until that pays. `ssbj-rate` at 10 %
 of memory, without and with both: 0.84 and 1.00 times MESHJOIN's rate at skew 0, 0.88 and 1.00 at
 0.5, 1.09 and 1.23 at 0.75, 2.16 and 2.39 at 1; the best cache there can be gives 1.00, 1.04, 1.29
-and 2.63.
+and 2.63. (Of one or two repetitions, on which `_PAYBACK` was also chosen: rather favourable.)
 
 The states, one cycle of the scan each:
 1. incrementing: learn `m` and `n` of the values that pass through the disk phase;

@@ -151,7 +151,7 @@ def test_cleanup_when_tiny_then_compares_ours_with_the_faster_loops(
     monkeypatch.setattr(spark_diner_setup, "LEAST_BUDGET_BYTES", 100_000)
     result = run("cleanup")
     assert result.ok, result.failures
-    assert set(result.ratios) == {"loops/cleanup"}
+    assert set(result.ratios) == {"loops/cleanup", "no-zone-maps/cleanup"}
     contenders = result.facts["cleanup"]["contenders"]
     assert set(contenders) == set(spark_diner_cleanup.OPTIONS)
     assert all(facts["spilled_bytes"] > 100_000 for facts in contenders.values())

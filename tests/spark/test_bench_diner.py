@@ -17,7 +17,7 @@ from dovetail.bench import (
 from dovetail.bench.progress import Silent
 from dovetail.bench.result import Result
 from dovetail.bench.spark_runs import SparkBed
-from dovetail.spark.step import MAX_SLICE_MS
+from dovetail.spark.endings import MAX_SLICE_MS
 
 pytestmark = pytest.mark.spark
 

@@ -12,6 +12,8 @@ import pytest
 
 from dovetail.errors import StorageError
 from dovetail.spark.clock import ClockReader, PendingWork, read_pending
+from dovetail.spark.endings import SILENT_STEPS, Silence
+from dovetail.spark.layout import CLOCK, LAST_ROWS
 from dovetail.spark.state import prepare
 from dovetail.spark.step import StreamingTask
 
@@ -100,13 +102,13 @@ def test_clock_reader_when_work_is_pending_then_offset_advances_and_names_partit
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert end == {"tick": 1, "wake": [0, 2]}
     (wake,) = reader.partitions(start, end)
-    assert list(reader.read(wake)) == [(0,), (2,)]
+    assert list(reader.read(wake)) == [(0, False), (2, False)]
     write_version(tmp_path, 0, 5, 0)
     write_version(tmp_path, 2, 5, 0)
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
     # a replay of the tick wakes the same partitions, whatever is pending now
     (again,) = reader.partitions(start, end)
-    assert list(reader.read(again)) == [(0,), (2,)]
+    assert list(reader.read(again)) == [(0, False), (2, False)]
 
 
 def test_clock_reader_when_query_begins_then_prepares_the_state_once(tmp_path: Path) -> None:
@@ -176,13 +178,70 @@ def test_ticks_when_slices_are_short_then_are_several_and_wake_only_who_has_work
     bench.check("one busy partition")
 
 
-@pytest.mark.parametrize(("silent", "ended"), [(0, []), (1, []), (2, []), (3, [0, 1]), (9, [0, 1])])
-def test_step_when_silence_lasts_then_inputs_count_as_ended(silent: int, ended: list[int]) -> None:
+LONG = [(0, []), (1, []), (2, []), (3, [0, 1]), (9, [0, 1])]
+LAST = [(0, []), (1, []), (2, [0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("last_rows", "silent", "ended"),
+    [*((False, *case) for case in LONG), *((True, *case) for case in LAST)],
+)
+def test_step_when_silence_lasts_then_inputs_count_as_ended(
+    last_rows: bool, silent: int, ended: list[int]
+) -> None:
     """Cleanup is not to wait until the Reactive phase has let every block meet every other."""
     task = StreamingTask.__new__(StreamingTask)
     task.spec = SimpleNamespace(slice_ms=250, inputs=("", ""), retune=lambda *_: None, eager=False)
-    task._tuned, task._began = None, 0.0
+    task._tuned, task._began, task._last_rows = None, 0.0, last_rows
     task._work_off = lambda *_: None
     finished: list[int] = []
-    task._defer(SimpleNamespace(finish=finished.append), silent, None)
+    silence = Silence(silent, ((0, 0), (0, 0)))
+    task._defer(SimpleNamespace(finish=finished.append), silence, None)
     assert finished == ended
+
+
+@pytest.mark.parametrize(("available_now", "tag"), [(True, LAST_ROWS), (False, CLOCK)])
+def test_tick_when_the_query_is_an_available_now_one_then_tells(
+    tmp_path: Path, available_now: bool, tag: int
+) -> None:
+    reader = ClockReader(tmp_path, 1)
+    reader._pending = lambda: {0: 5}
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    start = {"tick": 3, "wake": [1]}
+    end = reader.latestOffset(start, None)
+    (wake,) = reader.partitions(start, json.loads(json.dumps(end)))
+    assert list(reader.read(wake)) == [(0, tag == LAST_ROWS)]
+    # offsets of before this was told are still read
+    assert reader.partitions(start, {"tick": 4, "wake": [0]})[0].ends is False
+
+
+def test_input_when_others_bring_rows_without_it_then_counts_as_ended_until_its_next() -> None:
+    silence, so_far = Silence.after(None, 2), 0
+    for rows in [(10, 10), (10, 10), *[(10, 0)] * (SILENT_STEPS - 1)]:
+        silence, so_far = silence.then(rows), so_far + sum(rows)
+        assert silence.fallen_silent(so_far) == []
+    silence = silence.then((10, 0))
+    assert silence.fallen_silent(so_far + 10) == [1]
+    assert silence.fallen_silent(10_000) == [], "these were few of all the rows"
+    restored = Silence.after(json.loads(json.dumps(silence.facts())), 2)
+    assert restored == silence
+    assert restored.then((0, 0)).fallen_silent(so_far + 10) == [1], "nobody spoke"
+    assert restored.then((0, 1)).fallen_silent(so_far + 11) == []
+
+
+@pytest.mark.spark
+def test_input_when_it_ends_before_the_other_then_is_loaded_back_and_results_are_exact(
+    bench: Any,
+) -> None:
+    """Footnote 1 of the DINER paper: what goes on meets the input that has ended in memory."""
+    rng = np.random.default_rng(5)
+    bench.keyed("right", rng.integers(0, 200, 900), text=300, files=3)
+    bench.keyed("left", rng.integers(0, 200, 2600), text=30, files=13)
+    bench.run(bench.join(memory="400KB", algorithm="diner"))
+    records = list(bench.progress().records())
+    alone = [r for r in records if r["rows_in"][0] and not r["rows_in"][1]]
+    assert len(alone) > SILENT_STEPS
+    assert not any(record["bytes_read"] for record in alone[: SILENT_STEPS // 2])
+    assert any(record["bytes_read"] for record in alone), "no block was loaded back"
+    bench.check("the right side ends first")

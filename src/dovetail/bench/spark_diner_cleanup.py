@@ -21,7 +21,7 @@ from dovetail.bench.spark_diner_setup import Part, batch_rows, budget_of
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Status
-from dovetail.twoway import Diner, PaperDiner, TwoWayJoin, TwoWaySpec
+from dovetail.twoway import Diner, PaperDiner, TwoWaySpec
 from dovetail.twoway.diner_joins import DinerOptions
 
 MEMORY_SHARE = 0.05
@@ -75,7 +75,7 @@ def contender(name: str, relations: Relations) -> Contender:
                 )
                 arrived = time.perf_counter()
                 read = context.counters.bytes_read
-                late = _clean_up(operator)
+                late, way = _clean_up(operator)
                 ended = time.perf_counter()
             finally:
                 store.close()
@@ -83,6 +83,7 @@ def contender(name: str, relations: Relations) -> Contender:
         facts = {
             "results_while_arriving": early,
             "results_in_cleanup": late,
+            **way,
             "bytes_read_in_cleanup": context.counters.bytes_read - read,
             "spilled_bytes": context.counters.flushed_bytes,
         }
@@ -91,14 +92,17 @@ def contender(name: str, relations: Relations) -> Contender:
     return Contender(name, run)
 
 
-def _clean_up(operator: TwoWayJoin) -> int:
-    """Let a join do all that is left; returns how many results that makes."""
+def _clean_up(operator: Diner) -> tuple[int, dict[str, int]]:
+    """Let a join do all that is left; returns how many results that makes, and how it was done."""
     for side in SIDES:
         operator.finish(side)
-    results = 0
+    results, way = 0, {"by_ranges_of_codes": 0, "sorted_first": 0}
     while operator.status() is not Status.DONE:
         results += sum(out.num_rows for out in operator.poll(_FUEL))
-    return results
+        sweep = operator.sweeper.state
+        if sweep is not None:
+            way = {"by_ranges_of_codes": 1, "sorted_first": int(sweep.sorted)}
+    return results, way
 
 
 def _budget(relations: Relations) -> int:

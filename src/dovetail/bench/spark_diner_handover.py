@@ -85,7 +85,7 @@ class Wait:
 
 
 def handover(config: Config, bed: SparkBed, reporter: Reporter) -> Part:
-    from dovetail.spark.step import MAX_SLICE_MS
+    from dovetail.spark.endings import MAX_SLICE_MS
 
     rows = max(LEAST_ROWS, int(config.rows * ROWS_SHARE))
     rng = np.random.default_rng(config.seed)

@@ -2,5 +2,6 @@
 
 `plan` DataFrames to a DataFrame · `layout` both inputs in one row format · `step` what a task does
 in a micro-batch · `state` versions on disk · `clock` the source that makes silent streams tick ·
-`metrics` records of what happened · `session` local sessions and environment checks.
+`endings` when an input counts as ended · `metrics` records of what happened · `session` local
+sessions and environment checks.
 """

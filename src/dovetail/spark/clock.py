@@ -4,7 +4,7 @@ Spark runs a micro-batch only when a source has something new. A join has work o
 inputs are silent (Reactive, Cleanup), so its plan also reads this source. Its offset advances when
 a partition's newest manifest says that work is pending, and each advance wakes the partitions that
 have some, with one row each. With nothing pending the offset stands still: no micro-batch runs,
-and an `availableNow` query ends.
+and an `availableNow` query ends. Of such a query the ticks tell, for all of its rows are in sight.
 """
 
 import json
@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from dovetail.spark.state import damaged_manifest, prepare
 
 NAME = "dovetail-clock"
-SCHEMA = "partition int"
+SCHEMA = "partition int, ends boolean"
 _SETTLED_NS = 2_000_000_000  # a directory changed longer ago than this shows all its changes
 
 
@@ -69,20 +69,25 @@ def read_pending(manifest: Path) -> int:
 
 
 class Wake(InputPartition):
-    """The partitions that one tick wakes."""
+    """The partitions that one tick wakes, and whether the query ends with the rows it has."""
 
-    def __init__(self, partitions: list[int]) -> None:
+    def __init__(self, partitions: list[int], ends: bool) -> None:
         super().__init__(partitions)
         self.partitions = partitions
+        self.ends = ends
 
 
 class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets `{"tick": n, "wake": [partition, ...]}`, so that a replayed tick wakes the same."""
+    """Offsets `{"tick": n, "wake": [partition, ...]}`, so that a replayed tick wakes the same.
+
+    With `"ends": true` if the query is an `availableNow` one.
+    """
 
     def __init__(self, root: Path, partitions: int) -> None:
         self._root = root
         self._partitions = partitions
         self._pending = PendingWork(root)
+        self._ends = False
 
     def initialOffset(self) -> dict[str, Any]:
         """Spark asks for this when a query has no checkpoint yet: its state begins here too."""
@@ -94,20 +99,26 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Nothing to fix in advance: a tick that leaves work behind makes the next one due."""
+        self._ends = True
 
     def reportLatestOffset(self) -> None:
         return None
 
     def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:
         wake = list(self._pending())
-        return {"tick": start["tick"] + 1, "wake": wake} if wake else start
+        if not wake:
+            return start
+        ending = {"ends": True} if self._ends else {}
+        return {"tick": start["tick"] + 1, "wake": wake, **ending}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [Wake(end["wake"])] if end["tick"] > start["tick"] else []
+        if end["tick"] == start["tick"]:
+            return []
+        return [Wake(end["wake"], end.get("ends", False))]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, bool]]:
         assert isinstance(partition, Wake)
-        return iter([(number,) for number in partition.partitions])
+        return iter([(number, partition.ends) for number in partition.partitions])
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for old ticks."""

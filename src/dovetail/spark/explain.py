@@ -28,6 +28,7 @@ from dovetail.costs.storage import Storage, storage_of
 from dovetail.errors import ArgumentError, StateError, StorageError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
 from dovetail.semistream import StagedTable
+from dovetail.spark.endings import MAX_SLICE_MS
 from dovetail.spark.enrich import resolve_enrich
 from dovetail.spark.layout import arrow_schema
 from dovetail.spark.metrics import progress
@@ -36,7 +37,6 @@ from dovetail.spark.sampling import sample_keys
 from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
-from dovetail.spark.step import MAX_SLICE_MS
 from dovetail.spark.tables import OpenTable, Table, open_table
 from dovetail.specs import (
     TABLES,

@@ -23,6 +23,7 @@ from dovetail.kernel.protocol import LEFT, RIGHT
 TAG = "__dovetail_tag"
 _TAG_BITS = 4
 CLOCK = (1 << _TAG_BITS) - 1  #: the tag of a tick; the sides count from 0
+LAST_ROWS = CLOCK - 1  #: that of a tick of a query that ends with the rows it has
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class UnionLayout:
         return frame.select(columns)
 
     def ticks(self, clock: DataFrame) -> DataFrame:
-        """The clock's rows (one integer each: the partition to wake) in the common format."""
-        columns = [(F.shiftleft("partition", _TAG_BITS) + CLOCK).cast(IntegerType()).alias(TAG)]
+        """The clock's rows (the partition to wake, whether the query ends) in the common format."""
+        tick = F.when(F.col("ends"), LAST_ROWS).otherwise(CLOCK)
+        columns = [(F.shiftleft("partition", _TAG_BITS) + tick).cast(IntegerType()).alias(TAG)]
         for slot, type_ in enumerate(self.slot_types):
             columns.append(F.lit(None).cast(type_).alias(_slot_name(slot)))
         return clock.select(columns)
@@ -106,7 +108,7 @@ def arrow_types(side: str, schema: StructType) -> pa.Schema:
 
 def union_layout(*schemas: StructType) -> UnionLayout:
     """Give every column of each side a slot, sharing slots between the sides by type."""
-    assert len(schemas) <= CLOCK
+    assert len(schemas) <= LAST_ROWS
     slot_types: list[DataType] = []
     slots: list[tuple[int, ...]] = []
     for schema in schemas:
@@ -153,6 +155,12 @@ def woken_partition(tag: Column) -> Column:
 def partition_in(batch: pa.RecordBatch) -> int:
     """The partition that a shuffled, non-empty batch belongs to."""
     return int(batch.column(0)[0].as_py()) >> _TAG_BITS
+
+
+def are_last_rows(batch: pa.RecordBatch) -> bool:
+    """Whether a shuffled batch has a tick of a query that ends with the rows it has."""
+    tags = np.asarray(batch.column(0)) & ((1 << _TAG_BITS) - 1)
+    return bool((tags == LAST_ROWS).any())
 
 
 def _slot_name(slot: int) -> str:

@@ -9,8 +9,8 @@ emits that version's outbox and does nothing else.
 Time. While rows come, a step only joins them. A step that was woken by a tick and got no row works
 on what was deferred for a slice of time, which doubles with every silent step up to
 `MAX_SLICE_MS`: new rows wait no longer than a slice, and a long silence is used well. Inputs that
-are silent count as ended until their next row, once slices are half as long as that or nothing else
-is left to do: Cleanup does in one go what the Reactive phase would do piece by piece.
+are silent for long count as ended until their next row (`endings`), or if nothing else is left to
+do: Cleanup does in one go what the Reactive phase would do piece by piece.
 
 Load. A step of an enrichment may leave rows out before they are pushed, and may go on working so
 that rows do not wait too long; `overload` says when. What it left out is published between the
@@ -38,15 +38,15 @@ from dovetail.errors import DovetailError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
 from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot, Status
+from dovetail.spark.endings import MAX_SLICE_MS, Silence
 from dovetail.spark.faults import fault_point
-from dovetail.spark.layout import UnionLayout, partition_in
+from dovetail.spark.layout import UnionLayout, are_last_rows, partition_in
 from dovetail.spark.metrics import add_step, append_record, empty_totals
 from dovetail.spark.overload import Watch, watch_over
 from dovetail.spark.shedding import publish
 from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
 from dovetail.specs import JobSpec
 
-MAX_SLICE_MS = 2000
 _FUEL = 1 << 14  # rows between two looks at the clock
 
 Batches = Iterator[pa.RecordBatch]
@@ -130,6 +130,7 @@ class StreamingTask:
         self._began = 0.0  # the attempt, by `now`
         self._tuned: dict[str, Any] | None = None  # what is remembered of settings that change
         self._join_seconds = 0.0  # of the operator alone
+        self._last_rows = False  # the query ends with the rows that it has
 
     def run(self, batches: Batches, query_id: str) -> Batches:
         self.query_id = query_id
@@ -181,10 +182,14 @@ class StreamingTask:
                 operator = self._renewed(operator, attempt, outbox)
                 watch.drained(self.now())
             watch.begin(operator)
+            totals = parent.totals if parent else empty_totals()
+            silence = Silence.after(parent.header if parent else None, len(self.spec.inputs))
+            for side in silence.fallen_silent(sum(totals["rows_in"])):
+                operator.finish(side)
             rows = self._push(operator, batches, outbox)
             fault_point("after-push")
-            silent = 0 if rows else (parent.header["silent"] if parent else 0) + 1
-            self._defer(operator, silent, outbox)
+            silence = silence.then(rows)
+            self._defer(operator, silence, outbox)
             fault_point("after-poll")
             snapshot, files = _durable_snapshot(operator)
             fault_point("after-snapshot")
@@ -197,14 +202,13 @@ class StreamingTask:
             watch.close()
             operator.ctx.store.close()  # a worker lives long, and open files keep their space
         context, pending = operator.ctx, operator.pending()
-        totals = parent.totals if parent else empty_totals()
         totals = add_step(totals, context.counters, context.budget, seconds, self._join_seconds)
         header = {
             "files": files,
             "outbox": sealed,
             "pending": pending,
-            "phase": "arriving" if rows else "deferred" if pending else "idle",
-            "silent": silent,
+            "phase": "arriving" if any(rows) else "deferred" if pending else "idle",
+            **silence.facts(),
             "totals": watch.totals(totals),
             "tuned": self._tuned,
             "budget_bytes": self.spec.memory_bytes,
@@ -257,26 +261,26 @@ class StreamingTask:
             self.spec.release(self._held)
             self._held = None
 
-    def _push(self, operator: Operator, batches: Batches, outbox: Outbox) -> int:
-        """Take the rows in; returns how many came."""
-        count = 0
+    def _push(self, operator: Operator, batches: Batches, outbox: Outbox) -> list[int]:
+        """Take the rows in; returns how many came of each input."""
+        counts = [0] * len(self.spec.inputs)
         for batch in batches:
+            self._last_rows |= are_last_rows(batch)
             for side, rows in self.layout.split(batch, self.spec.inputs):
-                count += rows.num_rows
+                counts[side] += rows.num_rows
                 self._tuned = self.spec.retune(operator, self._tuned, rows.num_rows, self._began)
                 with self._watch.admitted(operator, rows, outbox.put) as kept:
                     for out in self._timed(operator.push(side, kept)):
                         outbox.put(out)
-        return count
+        return counts
 
-    def _defer(self, operator: Operator, silent: int, outbox: Outbox) -> None:
-        """Deferred work: after rows, if it is due at once, or in a silence of so many steps."""
-        if silent:
+    def _defer(self, operator: Operator, silence: Silence, outbox: Outbox) -> None:
+        """Deferred work: after rows, if it is due at once, or in a silence."""
+        if silence.steps:
             self._tuned = self.spec.retune(operator, self._tuned, 0, self._began)
-            slice_ms = min(self.spec.slice_ms << min(silent - 1, 16), MAX_SLICE_MS)
-            if slice_ms >= MAX_SLICE_MS // 2:
+            if silence.ends_all(self.spec.slice_ms, last_rows=self._last_rows):
                 _finish(operator, self.spec)
-            self._work_off(operator, slice_ms, outbox)
+            self._work_off(operator, silence.slice_ms(self.spec.slice_ms), outbox)
         elif self.spec.eager:
             self._work_off(operator, MAX_SLICE_MS, outbox)
 

@@ -1,0 +1,65 @@
+"""Which inputs of a partition count as ended: a stream never says, so silence has to tell.
+
+All of them. After some steps without any row, which by then are long (`ends_all`). A query that
+runs with `availableNow` has all of its rows in sight, and one step without rows is enough.
+
+One of them, while others go on: DINER keeps its memory for an input that has ended, and flushes the
+others (footnote 1 of its paper). An input has fallen silent if it brought no row in `SILENT_STEPS`
+steps with rows of the others, which were an eighth of all rows up to then: however often that turns
+out wrong, it has cost no more than a few times what it cost to take the rows in.
+
+An input that counts as ended is re-opened by its next row, so being wrong costs time, not results.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+MAX_SLICE_MS = 2000  #: the longest slice of deferred work
+SILENT_STEPS = 4
+SILENT_SHARE = 1 / 8
+
+
+@dataclass(frozen=True)
+class Silence:
+    """How long the inputs of a partition have been silent, after a step."""
+
+    steps: int  #: in a row, without any row
+    unheard: tuple[tuple[int, int], ...]  #: steps since each one's last row, and rows of the others
+
+    @classmethod
+    def after(cls, header: Mapping[str, Any] | None, inputs: int) -> "Silence":
+        """As the manifest of the last step has it."""
+        known = (header or {}).get("unheard") or [(0, 0)] * inputs
+        return cls(header["silent"] if header else 0, tuple((s, r) for s, r in known))
+
+    def facts(self) -> dict[str, Any]:
+        """For the manifest of this step."""
+        return {"silent": self.steps, "unheard": [list(pair) for pair in self.unheard]}
+
+    def then(self, rows: Sequence[int]) -> "Silence":
+        """After one more step, with so many rows of each input."""
+        came = sum(rows)
+        if not came:
+            return replace(self, steps=self.steps + 1)
+        unheard = [
+            (0, 0) if mine else (steps + 1, others + came)
+            for (steps, others), mine in zip(self.unheard, rows, strict=True)
+        ]
+        return Silence(0, tuple(unheard))
+
+    def fallen_silent(self, rows_so_far: int) -> list[int]:
+        """The inputs that count as ended although others go on."""
+        return [
+            number
+            for number, (steps, rows) in enumerate(self.unheard)
+            if steps >= SILENT_STEPS and rows >= SILENT_SHARE * rows_so_far
+        ]
+
+    def slice_ms(self, first_ms: int) -> int:
+        """How long deferred work may take: twice as long with every step."""
+        return min(first_ms << min(self.steps - 1, 16), MAX_SLICE_MS)
+
+    def ends_all(self, first_ms: int, *, last_rows: bool) -> bool:
+        """Whether all inputs count as ended; `last_rows`: of a query that ends with its rows."""
+        return (last_rows and self.steps > 1) or self.slice_ms(first_ms) >= MAX_SLICE_MS // 2

@@ -29,7 +29,8 @@ they are flushed first, and blocks of the input that has ended are loaded back, 
 be met by what arrives. Such rows are a second copy: they go without being written.
 
 Reactive phase (Algorithm 4), while the inputs are silent: blocks meet blocks. It is left after any
-inner block, when the fuel is spent or more than `max_new_arrivals` rows wait (`waiting`).
+inner block, when the fuel is spent or more than `max_new_arrivals` rows wait (`waiting`). On Spark
+nobody can tell how many wait, so that rule never applies there: time slices take its place.
 
 Cleanup, when both inputs have ended: rows in memory that have blocks to meet are written as blocks,
 and all blocks that have not met do. By default this goes by ranges of codes (`Sweep`) where that

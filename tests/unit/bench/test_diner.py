@@ -1,9 +1,11 @@
 """The DINER figures at a tiny size, and the parts they are made of."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dovetail.bench import registry
@@ -25,6 +27,7 @@ from dovetail.bench.report import write_report
 from dovetail.bench.result import Result
 from dovetail.errors import ArgumentError
 from dovetail.kernel.matching import Emitter
+from dovetail.kernel.protocol import Status
 from dovetail.twoway import ALGORITHMS, Diner, XJoin
 
 ROWS = 900
@@ -314,6 +317,28 @@ def test_join_when_it_looks_up_after_whole_tasks_then_more_rows_wait_for_it(
     assert pieces.by_phase["reactive"] > 0
     assert pieces.largest_buffer < 1.5 * setting.most_waiting
     assert whole.largest_buffer > 2.5 * setting.most_waiting
+
+
+@pytest.mark.parametrize("name", ["diner", "diner-paper"])
+def test_diner_when_rows_come_meanwhile_then_leaves_its_work_by_its_own_rule(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = paused(1_500, 1.0)
+    setting = Setting(budget(drawn, 0.3), Costs(transfer=3.0))
+    left = []
+    poll = Diner.poll
+
+    def noting(operator: Diner, fuel: int) -> Iterator[pa.RecordBatch]:
+        yield from poll(operator, fuel)
+        left.append((operator.waiting() > operator.options.max_new_arrivals, operator.status()))
+
+    monkeypatch.setattr(Diner, "poll", noting)
+    found = run_online(name, drawn, setting)
+    silences = batches(drawn, simulate.BATCH_ROWS, simulate.SILENCE_MS)[-1].burst
+    assert 0 < len(left) <= silences, "called once, it works until it has seen enough rows come"
+    assert (True, Status.MORE) in left
+    assert all(enough == (status is Status.MORE) for enough, status in left)
+    assert setting.most_waiting < found.largest_buffer < 1.5 * setting.most_waiting
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("diner", 19), ("diner-9", 9), ("diner-59", 59)])

@@ -7,8 +7,9 @@ in the input buffer, and what is found after the last row came was not found onl
 
 In a silence of both sources that is longer than `silence_ms` the join may do deferred work, one
 piece after another, until more than `most_waiting` rows wait (the paper's MaxNewArr) or nothing is
-left to do. That rule is the same for all of them; the paper has it for DINER only. The joins of
-`rivals.WHOLE_TASKS` go by the paper's.
+left to do. DINER has that rule itself: it can ask how many rows wait, has ample fuel, and comes back
+when it has seen enough of them. The others know no such rule, and the driver applies it for them
+after each piece. The joins of `rivals.WHOLE_TASKS` go by the paper's.
 
 The hashing joins choose the number of their partitions by the budget, for blocks that suit a disk.
 How much they find hangs on that number, so they also run with others (`FINER_PARTITIONS`); of a
@@ -19,6 +20,7 @@ Results are counted, not made (`CountingEmitter`), which would take most of the 
 
 import dataclasses
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +57,7 @@ _FINER = (16,)
 
 _MOST_PAIRS = 1 << 17  # that are looked at together
 _MOST_HELD = 1_000  # results that wait for others: they take a virtual millisecond
+_AMPLE_FUEL = 1 << 62  # more than any silence lasts
 
 
 class CountingEmitter(Emitter):
@@ -249,6 +252,9 @@ class _Drive:
         self._now = 0.0
         self._charged = Work()
         self._found = Online()
+        if isinstance(operator, Diner):
+            drive = weakref.proxy(self)  # a cycle would keep the memory of a join that is done
+            operator.waiting = lambda: drive._waiting_by_now()  # noqa: PLW0108  the same
 
     def run(self) -> Online:
         burst, before = 0, 0.0
@@ -274,8 +280,9 @@ class _Drive:
         self._now = max(self._now, start)
         if self._waiting():
             return
+        fuel = _AMPLE_FUEL if isinstance(self._operator, Diner) else 1
         while self._waiting() <= self._most_waiting:
-            self._let_work(self._operator.poll(1))
+            self._let_work(self._operator.poll(fuel))
             if self._operator.status() is not Status.MORE:
                 break
         self._found.largest_buffer = max(self._found.largest_buffer, self._waiting())
@@ -305,6 +312,11 @@ class _Drive:
             for side in SIDES
         ]
         return sum(come) - sum(self._handed)
+
+    def _waiting_by_now(self) -> int:
+        """The same, for a join that asks in the middle of its work: what it did takes time."""
+        self._note()
+        return self._waiting()
 
     def _summary(self) -> Online:
         counters, found = self._operator.ctx.counters, self._found

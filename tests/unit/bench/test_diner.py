@@ -214,6 +214,12 @@ def test_bound_when_a_figure_is_run_then_no_share_is_above_one() -> None:
         assert ratio.max is not None
         assert 0.05 < ratio.max <= 1, label
     assert set(result.facts["mean_shares"]) == {"diner", "pmj"}
+    assert result.facts["points_in_mean"] == {"diner": 2, "pmj": 2}
+
+
+def test_bound_when_listed_then_has_all_figures() -> None:
+    figures = {f"diner-{group}" for group in registry.find("diner-bound").groups}
+    assert figures == set(NAMES) - {"diner-bound"}
 
 
 @pytest.mark.usefixtures("few")
@@ -240,8 +246,7 @@ def test_run_when_a_contender_fails_then_the_others_go_on(monkeypatch: pytest.Mo
 
 def test_every_point_when_drawn_then_is_what_its_figure_says() -> None:
     rng = np.random.default_rng(1)
-    every = (*bounds.FIGURES, timed.RATE, timed.OUTER)
-    for one in every:
+    for one in bounds.FIGURES:
         assert len({point.label for point in one.points}) == len(one.points)
         for point in one.points:
             drawn = point.draw(rng, 400)

@@ -1,6 +1,7 @@
 """The DINER figures at a tiny size, and the parts they are made of."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,6 +178,46 @@ def test_outer_when_run_then_compares_diner_with_itself_on_the_same_streams(
     assert result.ratios["rpj/59"].median == online["diner-59"] / online["rpj"]
     assert result.facts["blocks_at_this_size"] == {9: 1, 19: 1, 59: 2}
     assert online["diner-9"] == online["diner"], "they are the same at this size"
+
+
+def test_drift_when_run_then_its_notes_are_worked_out_from_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Figure, "contenders", ("diner", "rpj", "rpj-history"))
+    monkeypatch.setattr(figure, "variants", lambda name: (None, 8)[: 1 + (name != "diner")])
+    result = run("diner-drift", "16")
+    assert result.ok, result.failures
+    facts, point = result.facts, result.facts["points"]["16"]
+    ours, theirs = point["results_online"]["diner"], point["results_by_partitions"]["rpj-history"]
+    ahead = facts["diner_over_rpj_history_by_partitions"]
+    assert set(ahead) == {"own", "8"}
+    assert ahead["8"]["16"] == pytest.approx(ours / theirs["8"], rel=1e-3)
+    share = point["share_of_bound"]["rpj"]
+    assert facts["shares_of_bound"]["rpj"] == [share, share]
+    assert facts["most_times_ahead"]["rpj"] == pytest.approx(1 / share, rel=1e-3)
+    assert set(facts["shares_of_bound"]) == {"diner", "rpj"}
+
+
+def test_repetitions_when_a_rival_found_more_then_are_counted() -> None:
+    point = synthetic.DRIFT.points[0]
+
+    def one(ours: int, theirs: int) -> figure.Repetition:
+        found = {
+            name: simulate.Online(count, times=[1.0], counts=[count])
+            for name, count in (("diner", ours), ("rpj", theirs))
+        }
+        return figure.Repetition(0, 0, Setting(1), 1.0, found)
+
+    behind = figure.repetitions_behind({point: [one(9, 10), one(20, 10), one(5, 10)]}, ["rpj"])
+    assert behind == {"rpj/1": "2 of 3, worst 0.5"}
+    assert figure.repetitions_behind({point: [one(10, 10)]}, ["rpj"]) == {}
+
+
+@pytest.mark.parametrize("one", bounds.FIGURES, ids=lambda one: one.name)
+def test_notes_when_written_then_have_no_numbers_of_ours(one: Figure) -> None:
+    """Only what the paper has may be told in numbers: ours are other ones with every run."""
+    ours = {name: text for name, text in one.notes.items() if name != "the paper"}
+    assert not [text for text in ours.values() if re.search(r"\d\.\d|\d \%", text)]
 
 
 @pytest.mark.usefixtures("few")

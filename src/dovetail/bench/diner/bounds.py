@@ -21,11 +21,9 @@ from dovetail.bench.result import Failure, Result, Spread, significant
 NAME = "diner-bound"
 ROWS = 4_000  #: so that all points are done within minutes
 FIGURES = (*synthetic.FIGURES, *real.FIGURES, *timed.FIGURES)
-NOTES = {  #: measured once, with 5,000 rows a side and one drawing
-    "rows that are held": "DINER has 240 rows in memory of the 284 that the bound has, XJoin 206: "
-    "the rest is the batch that comes, the catalogue, and what a flush gives up at once. Of the "
-    "bound for as many rows as it has, DINER reaches 0.67 and 0.64 under drift (4 and 16) and 0.81 "
-    "with Zipfian keys of skew 1",
+NOTES = {
+    "rows that are held": "the bound has its memory full of rows. A join has less: the batch that "
+    "comes, the catalogue, and what a flush gives up at once take their part, so none can reach 1",
 }
 
 

@@ -86,8 +86,10 @@ class Figure:
     with_variants: bool = False  #: DINER's own
     besides: tuple[str, ...] = (HISTORY,)  #: contenders that the library has not
     horizon: float = 1.0
-    #: What the paper has, and why it is otherwise here, if it is.
+    #: What the paper has, and why it is otherwise here, if it is. No numbers of ours: these are
+    #: worked out from what was measured (`findings`), so that they cannot contradict it.
     notes: Mapping[str, str] = field(default_factory=dict)
+    findings: "Callable[[Measured], Mapping[str, Any]]" = lambda _: {}
 
     @property
     def contenders(self) -> tuple[str, ...]:
@@ -289,6 +291,19 @@ def _by_partitions(repetitions: Sequence[Repetition], name: str) -> dict[str, fl
     }
 
 
+def repetitions_behind(measured: Measured, rivals: Sequence[str]) -> dict[str, str]:
+    """Where a rival found more than DINER, in how many of the drawings, and DINER's worst."""
+    found = {}
+    for rival in rivals:
+        for point, runs in measured.items():
+            values = [ratio for one in runs if (ratio := spread([one], rival).min) is not None]
+            behind = [ratio for ratio in values if ratio < 1]
+            if behind:
+                worst = significant(min(behind))
+                found[f"{rival}/{point.label}"] = f"{len(behind)} of {len(values)}, worst {worst}"
+    return found
+
+
 def scale_facts(config: Config) -> dict[str, Any]:
     """The size and the parameters that all figures share."""
     return {
@@ -327,7 +342,9 @@ def result_of(
         for point, runs in measured.items()
     }
     points = {p.label: point_facts(runs, figure.contenders) for p, runs in measured.items()}
-    facts = {**scale_facts(config), **figure.notes, "points": points}
+    facts = {**scale_facts(config), **figure.notes, **figure.findings(measured)}
+    facts["repetitions_behind"] = repetitions_behind(measured, rivals)
+    facts["points"] = points
     facts["charts"] = [chart_of(figure, measured)]
     facts["contenders_besides"] = {name: JOINS[name].__doc__ for name in figure.besides}
     if figure.timed:

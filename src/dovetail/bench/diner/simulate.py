@@ -7,7 +7,7 @@ in the input buffer, and what is found after the last row came was not found onl
 
 In a silence of both sources that is longer than `silence_ms` the join may do deferred work, one
 piece after another, until more than `most_waiting` rows wait (the paper's MaxNewArr) or nothing is
-left to do. DINER has that rule itself: it can ask how many rows wait, has ample fuel, and comes back
+left to do. DINER has that rule itself: it can ask how many rows wait, has ample fuel, and leaves
 when it has seen enough of them. The others know no such rule, and the driver applies it for them
 after each piece. The joins of `rivals.WHOLE_TASKS` go by the paper's.
 

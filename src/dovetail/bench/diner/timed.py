@@ -55,12 +55,12 @@ DELAYS_NOTES = {
     "XJoin have flushed productive rows. So a block that is read is worth more to them, see "
     "results_in_reactive_phase and blocks_read",
     "two rules": "every join can be left after any piece of deferred work, and is, as soon as "
-    "MaxNewArr rows wait. The paper has that rule for DINER only; by its own, RPJ and HMJ look up "
-    "after a whole task, and are left if any row waits: these are rpj-paper and hmj-paper. Where "
-    "more rows wait than fit in memory, the paper takes a join to have failed, whatever it found; "
-    "see input_buffer_overflows. With 10,000 rows a side MaxNewArr is 100 rows, and 568 fit: DINER "
-    "had 104 to 112 rows waiting, hmj-paper 574 to 926, and rpj-paper 1,015 to 3,050, while it "
-    "found up to twice as much as DINER",
+    "more than MaxNewArr rows wait. The paper has that rule for DINER only; by its own, RPJ and "
+    "HMJ look up after a whole task, and are left if any row waits: these are rpj-paper and "
+    "hmj-paper. They may then find more, while more rows wait (see largest_input_buffer, beside "
+    "most_rows_to_wait_before_a_join_is_called_back and rows_that_fit). Where more wait than fit "
+    "in memory, the paper takes a join to have failed, whatever it found: see "
+    "input_buffer_overflows",
 }
 
 

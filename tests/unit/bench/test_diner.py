@@ -119,6 +119,23 @@ def test_weather_when_run_then_compares_with_the_paper_s_table() -> None:
 
 
 @pytest.mark.usefixtures("few")
+def test_weather_when_in_another_order_then_has_the_same_readings_and_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(real, "WEATHER", dataclasses.replace(real.WEATHER, points=()))
+    orders = run("diner-weather", rows=400).facts["the_same_readings_in_other_orders"]
+    assert len(orders) == 4
+    for found in orders.values():
+        assert 0 < found["share_online"] <= 1
+        assert set(found) == {"share_online", "over_rpj", "over_pmj"}
+    usual = real.weather(np.random.default_rng(1), 400)
+    for point in real.ORDERS.points:
+        drawn = point.draw(np.random.default_rng(1), 400)
+        assert drawn.whole == usual.whole, point.label
+        assert not np.array_equal(drawn.keys[1], usual.keys[1]), point.label
+
+
+@pytest.mark.usefixtures("few")
 def test_rate_when_run_then_joins_that_wait_show_nothing_before_an_input_has_ended(
     tmp_path: Path,
 ) -> None:

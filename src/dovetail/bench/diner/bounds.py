@@ -20,7 +20,7 @@ from dovetail.bench.result import Failure, Result, Spread, significant
 
 NAME = "diner-bound"
 ROWS = 4_000  #: so that all points are done within minutes
-FIGURES = (*synthetic.FIGURES, *real.FIGURES, *timed.FIGURES)
+FIGURES = (*synthetic.FIGURES, real.WEATHER, real.BAND, *timed.FIGURES)
 NOTES = {
     "rows that are held": "the bound has its memory full of rows. A join has less: the batch that "
     "comes, the catalogue, and what a flush gives up at once take their part, so none can reach 1",

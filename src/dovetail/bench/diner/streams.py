@@ -29,6 +29,10 @@ ZIPF_VALUES = 999
 GAP_MS = 1.0
 FRAGMENTS = 10
 STATIONS = ("EWR", "JFK")
+MADE_UP = (  #: of `prices`
+    "made up: what is asked and bid follows one random walk, since the paper's stock data can no "
+    "longer be had; no conclusion about real prices can be drawn from it"
+)
 
 Keys = NDArray[np.int64]
 Times = NDArray[np.float64]

@@ -23,7 +23,6 @@ KEY = "k"
 _FUEL = 1 << 20
 _READ_ROWS = 10_000
 WRITE_ROWS = 500_000
-_COLUMNS = ("k", "a", "b", "x", "y", "text")
 
 STREAM_SCHEMA = pa.schema(
     [(KEY, pa.int64()), ("id", pa.int64()), ("value", pa.float64())],
@@ -149,27 +148,39 @@ class DuckDb:
 class Sqlite:
     """SQLite with a table in a file of its own, its primary key being the rowid."""
 
-    def __init__(self, table: pa.RecordBatch, path: Path, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        table: pa.RecordBatch,
+        path: Path,
+        budget_bytes: int,
+        stream: pa.Schema = STREAM_SCHEMA,
+    ) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         execute = self._connection.execute
         execute("PRAGMA journal_mode = OFF")
         execute("PRAGMA synchronous = OFF")
         execute("PRAGMA temp_store = MEMORY")
-        execute(f"PRAGMA cache_size = -{budget_bytes // 1000}")
-        execute("CREATE TABLE stored (k INTEGER PRIMARY KEY, a INT, b INT, x REAL, y REAL, text)")
+        self.limit(budget_bytes)
+        execute(f"CREATE TABLE stored ({_declared(table.schema, 'INTEGER PRIMARY KEY')})")
         order = np.argsort(np.asarray(table.column(KEY)))
         execute("BEGIN")
         for start in range(0, len(order), WRITE_ROWS):
             part = table.take(pa.array(order[start : start + WRITE_ROWS]))
             self._insert("stored", part)
         execute("COMMIT")
-        execute("CREATE TEMP TABLE batch (k INTEGER, id INTEGER, value REAL)")
+        execute(f"CREATE TEMP TABLE batch ({_declared(stream, 'INTEGER')})")
+        self._schema = pa.schema([*stream, *list(table.schema)[1:]])
         # the stream outside, index lookups inside
-        stored = ", ".join(f"stored.{name}" for name in _COLUMNS[1:])
+        columns = [f"batch.{name}" for name in stream.names]
+        columns += [f"stored.{name}" for name in table.schema.names[1:]]
         self._query = (
-            f"SELECT batch.k, id, value, {stored} FROM batch CROSS JOIN stored "
-            "ON stored.k = batch.k ORDER BY batch.rowid"
+            f"SELECT {', '.join(columns)} FROM batch CROSS JOIN stored "
+            f"ON stored.{KEY} = batch.{KEY} ORDER BY batch.rowid"
         )
+
+    def limit(self, budget_bytes: int) -> None:
+        """The size of the page cache from now on."""
+        self._connection.execute(f"PRAGMA cache_size = -{max(1, budget_bytes // 1000)}")
 
     def _insert(self, name: str, rows: pa.RecordBatch) -> None:
         marks = ", ".join("?" * rows.num_columns)
@@ -187,15 +198,21 @@ class Sqlite:
         self._insert("batch", batch.take(pa.array(order)))
         found = execute(self._query).fetchall()
         execute("COMMIT")
-        schema = pa.schema([*STREAM_SCHEMA, *list(TABLE_SCHEMA)[1:]])
         columns = [
             pa.array(values, field.type)
-            for values, field in zip(zip(*found, strict=True), schema, strict=True)
+            for values, field in zip(zip(*found, strict=True), self._schema, strict=True)
         ]
-        return [pa.RecordBatch.from_arrays(columns, schema=schema)]
+        return [pa.RecordBatch.from_arrays(columns, schema=self._schema)]
 
     def facts(self) -> dict[str, float]:
         return {}
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _declared(schema: pa.Schema, key: str) -> str:
+    """The columns of a table in SQL; the first is the key."""
+    names = {pa.int64(): "INTEGER", pa.float64(): "REAL"}
+    types = [key, *(names.get(type_, "") for type_ in schema.types[1:])]
+    return ", ".join(f"{name} {type_}" for name, type_ in zip(schema.names, types, strict=True))

@@ -14,10 +14,12 @@ Clocks. `disk`, `object-store`, `ssd` and `ssd-32` are virtual seconds under a s
 counted reads: see `semistream_runs`. `here` is the wall time of this machine, where all that is
 read is in the page cache of the system.
 
-Index nested loops come in two ways. `inl` takes one row after the other, as the paper's, and is
-charged 8 KiB for a read, the leaf of a database, though our pages are larger. `inl-batched` takes
-as many rows as its working memory has room for, sorts them, and reads a whole page of ours once for
-all of them; `here` is measured for this one, which is the faster.
+Index nested loops read, and keep in their pool, leaves of 8 KiB as those of a database, and have
+the index of them besides their memory, as in the paper. They come in two ways. `inl` takes one row
+after the other, as the paper's. `inl-batched` takes as many rows as its working memory has room
+for, sorts them, and reads a leaf once for all of them; `here` is measured for this one, which is
+the faster. `sqlite`, in `mesh-memory` and `here` only, is what others' index lookups take: batches
+of the same size, sorted, looked up by the primary key, with as much memory for its page cache.
 
 A scan takes 24 iterations. The paper's, with whole pages in its buffer, takes hundreds at small
 memory, and so more seeks; ours keeps codes alone, and inside a budget reads them in pieces that
@@ -26,15 +28,17 @@ fit. What the papers' way of counting would lead to is a fact beside the result.
 `mesh-model` (Fig. 10a): see `mesh_model`.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from dovetail.bench.measure import Contender, Measured, Runs, interleaved
+from dovetail.bench.enrich_contenders import Sqlite
+from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved
 from dovetail.bench.mesh_model import MESH, MODEL_ROWS, PAPER_ROWS, STREAM_SKEW, run_model
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config
@@ -45,11 +49,13 @@ from dovetail.bench.semistream_runs import (
     STREAM_ROW_BYTES,
     TABLE_ROW_BYTES,
     VIRTUAL,
+    Feed,
     Law,
     Relation,
     Run,
     Tally,
     each_once,
+    make_rows,
     opened,
     pages_for,
     stage,
@@ -59,6 +65,10 @@ from dovetail.costs.inl import InlModel
 from dovetail.costs.meshjoin import MeshModel, Workload, best_rate
 from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows
+from dovetail.semistream import StagedTable
+from dovetail.semistream.base import WORKING_SHARE
+from dovetail.semistream.leaves import rows_of_leaf
+from dovetail.semistream.table import CODE_BYTES
 
 ROWS = PAPER_ROWS
 PAGES = 3_360  # of 125 KB at the default size
@@ -67,9 +77,8 @@ MEMORIES = (0.001, 0.005, 0.01, 0.05, 0.10)  #: of the table
 STREAM_SKEWS = (0.0, 0.5, 1.0)
 RELATION_SKEWS = (0.1, 0.5, 1.0)
 SKEW_MEMORY = 0.05
-INL, BATCHED = "inl", "inl-batched"
+INL, BATCHED, SQLITE = "inl", "inl-batched", "sqlite"
 HERE = "here"
-_LEAF_BYTES = 8 << 10  # of a B+-tree's leaf
 _INL_ROWS = 800  # to fill the pool, and as many again that count
 _LEAST_BUDGET = 400_000
 _MOST_BATCH = 100_000
@@ -86,16 +95,31 @@ def _mesh(relation: Relation, law: Law, seed: list[int], memory: int) -> Measure
 
 
 def _inl(relation: Relation, law: Law, seed: list[int], memory: int) -> Measured:
-    """Row by row; a read is charged as that of a leaf, and not of our larger pages."""
-    with opened(INL, relation, law, seed, max(2 * memory, _LEAST_BUDGET)) as run:
+    """Row by row."""
+    with _nested_loops(relation, law, seed, memory) as run:
         _push(run, _INL_ROWS)
         before = run.tally
         _push(run, _INL_ROWS)
         tally = run.tally - before
         run.drain()
-    pages = tally.scanned * PAGES // relation.rows
-    leaf_rows = min(_LEAF_BYTES // (relation.table_row_bytes + 8), -(-relation.rows // PAGES))
-    return _rates(replace(tally, scanned=pages * leaf_rows), relation, scans=False)
+    return _rates(tally, relation, scans=False)
+
+
+def _nested_loops(
+    relation: Relation, law: Law, seed: list[int], memory: int
+) -> AbstractContextManager[Run]:
+    """A pool of so much memory, which is half of the budget, and an index besides."""
+    index = index_bytes_of(relation)
+    budget = max(2 * memory, _LEAST_BUDGET) + index
+    return opened(INL, relation, law, seed, budget, index_bytes=index)
+
+
+def index_bytes_of(relation: Relation) -> int:
+    """What the fences of all leaves take, for index nested loops."""
+    table = StagedTable(relation.directory, relation.spec.table)
+    leaves = -(-table.rows // rows_of_leaf(table.rows, table.row_bytes, table.page_rows))
+    table.close()
+    return CODE_BYTES * leaves
 
 
 def _push(run: Run, rows: int) -> None:
@@ -105,16 +129,21 @@ def _push(run: Run, rows: int) -> None:
 
 def _batched(relation: Relation, law: Law, seed: list[int], memory: int) -> Measured:
     """Batches that working memory has room for; the second counts."""
-    budget = max(2 * memory, _LEAST_BUDGET)
-    with opened(INL, relation, law, seed, budget) as run:
-        row_bytes = relation.stream_row_bytes + 2 * INDEX_BYTES_PER_ROW
-        rows = max(1, min(_MOST_BATCH, run.operator.working_bytes // 4 // row_bytes))
+    with _nested_loops(relation, law, seed, memory) as run:
+        rows = batch_rows(relation, memory)
         run.push(rows)
         before = run.tally
         run.push(rows)
         tally = run.tally - before
         run.drain()
     return _rates(tally, relation, scans=False)
+
+
+def batch_rows(relation: Relation, memory: int) -> int:
+    """As many rows as the working memory of index nested loops has room for."""
+    working = max(2 * memory, _LEAST_BUDGET) * WORKING_SHARE
+    row_bytes = relation.stream_row_bytes + 2 * INDEX_BYTES_PER_ROW
+    return max(1, min(_MOST_BATCH, int(working / 4 / row_bytes)))
 
 
 def _rates(tally: Tally, relation: Relation, *, scans: bool) -> Measured:
@@ -132,11 +161,31 @@ Way = Callable[[Relation, Law, list[int], int], Measured]
 WAYS: dict[str, Way] = {MESH: _mesh, INL: _inl, BATCHED: _batched}
 
 
+def open_sqlite(relation: Relation, path: Path) -> tuple[Sqlite, Way]:
+    """SQLite with the table in a file, and how it is measured: the second of two batches counts."""
+    keys = np.repeat(np.arange(len(relation.matches)), relation.matches)
+    table = make_rows(keys, relation.table_row_bytes)
+    sqlite = Sqlite(table, path, _LEAST_BUDGET, relation.spec.stream)
+
+    def way(relation: Relation, law: Law, seed: list[int], memory: int) -> Measured:
+        sqlite.limit(max(memory, _LEAST_BUDGET // 2))
+        feed, rows = Feed(relation, law, seed), batch_rows(relation, memory)
+        sqlite.join(feed.take(rows))
+        batch = feed.take(rows)
+        started = time.perf_counter()
+        found = sqlite.join(batch)
+        seconds = time.perf_counter() - started
+        expect_rows(sum(one.num_rows for one in found), rows)
+        return Measured({HERE: seconds}, {f"rows_per_s {HERE}": rows / seconds})
+
+    return sqlite, way
+
+
 def measure_all(
     relation: Relation, law: Law, memory: int, setting: str, config: Config, reporter: Reporter,
-    group: str,
+    group: str, more: Mapping[str, Way] | None = None,
 ) -> Runs:  # fmt: skip
-    """All three under one setting, each repetition with another stream."""
+    """All of them under one setting, each repetition with another stream."""
 
     def contender(name: str, way: Way) -> Contender:
         repetition = 0
@@ -148,7 +197,7 @@ def measure_all(
 
         return Contender(f"{name} {setting}", measure)
 
-    contenders = [contender(name, way) for name, way in WAYS.items()]
+    contenders = [contender(name, way) for name, way in {**WAYS, **(more or {})}.items()]
     return interleaved(contenders, config.repetitions_of(group), reporter)
 
 
@@ -173,14 +222,22 @@ def run_memory(config: Config, reporter: Reporter) -> Result:
         reporter.begin("staging the table")
         relation = stage(each_once(config.rows), Path(root) / "table", pages=PAGES)
         law = Law(config.rows, STREAM_SKEW, config.seed)
+        sqlite, way = open_sqlite(relation, Path(root) / "sqlite")
         for share in MEMORIES:
             setting = f"memory={100 * share:g}%"
             memory = int(share * relation.nbytes)
-            done = measure_all(relation, law, memory, setting, config, reporter, "memory")
+            done = measure_all(
+                relation, law, memory, setting, config, reporter, "memory", {SQLITE: way}
+            )
             runs.done.update(done.done)
             runs.failures += done.failures
             ratios.update(ratios_of(done, setting))
+            beside = done.rate_ratio(
+                f"{SQLITE} {setting}", f"{MESH} {setting}", f"rows_per_s {HERE}"
+            )
+            ratios[f"{SQLITE}/{HERE},{setting}"] = beside
             counted[setting] = as_the_paper_counts(relation.rows, memory)
+        sqlite.close()
     reached = [ratios[f"{INL}/disk,memory={100 * share:g}%"].median for share in MEMORIES]
     least = min((one for one in reached if one is not None), default=None)
     facts = {
@@ -285,6 +342,7 @@ def _scale(config: Config) -> dict[str, Any]:
         "row_bytes": f"{STREAM_ROW_BYTES} in the stream, {TABLE_ROW_BYTES} in the table",
         "waiting_row_bytes": _WINDOW_ROW_BYTES,
         "scan": f"{LOOPS} iterations; the second scan counts",
+        "index nested loops": "leaves of 8 KiB; their index, 8 bytes a leaf, is not counted",
     }
 
 

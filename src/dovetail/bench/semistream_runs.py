@@ -4,10 +4,10 @@ The rows are those of both papers: 20 bytes in the stream, 120 in the table. A j
 iteration by iteration: it gets as many rows as an iteration can take, and what it did is counted.
 A `Tally` turns the counts into seconds under a storage profile:
 
-- a seek for every iteration of a scan, however many pieces it is read in, and for every page of
-  index nested loops that does not follow on the page before;
-- the bytes of the pages, codes and payload: the papers' pages hold whole rows, while our scan reads
-  codes alone and fetches the payload of matches;
+- a seek for every iteration of a scan, however many pieces it is read in, and for every leaf of
+  index nested loops that does not follow on the leaf before;
+- the bytes of the pages or leaves, codes and payload: the papers' pages hold whole rows, while our
+  scan reads codes alone and fetches the payload of matches;
 - the steps of the papers' cost models, at the fixed `FACTORS`: round numbers, so that virtual
   seconds do not depend on the machine.
 
@@ -196,7 +196,7 @@ class Feed:
 
 
 class CountingTable(StagedTable):
-    """Counts the rows of the pages that are read, and the seeks it takes to get to them.
+    """Counts the rows of the pages and leaves that are read, and the seeks to get to them.
 
     Checksums, which a process checks when it first reads a page, are left out: a run is short, and
     they would be most of its wall time.
@@ -211,14 +211,14 @@ class CountingTable(StagedTable):
         self._page_seen[:] = True
         self._chunk_seen[:] = True
 
-    def codes(self, first: int, stop: int) -> Codes:
-        self.seeks += first != self._next
-        self._next = stop
-        self.scanned += self.page_start(stop) - self.page_start(first)
-        return super().codes(first, stop)
+    def _read_codes(self, begin: int, end: int) -> bytes:
+        self.seeks += begin != self._next
+        self._next = end
+        self.scanned += end - begin
+        return super()._read_codes(begin, end)
 
     def interrupt(self) -> None:
-        """Other work comes between: the next page has to be sought."""
+        """Other work comes between: the next read has to be sought."""
         self._next = -1
 
 

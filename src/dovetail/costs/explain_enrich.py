@@ -23,7 +23,7 @@ _WHY = {
     "ssbj": "scans the table in a circle, behind a cache of the values that pay for their room",
     "ameshjoin": "scans the table in a circle, with batches and reads of the best sizes",
     "meshjoin": "scans the table in a circle, with batches and reads of fixed sizes",
-    "inl": "reads the page of each row, unless it is in a pool of pages",
+    "inl": "reads the leaf of each row, about 8 KiB, unless it is in a pool of leaves",
 }
 
 _KEPT = {

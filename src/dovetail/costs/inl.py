@@ -5,8 +5,10 @@ page is read from where the table lies, with a seek, or found in a cache of the 
 which is the best that any cache can do for a stream whose rows are independent of each other. The
 index itself is taken to be in memory and is not counted.
 
-Our own joins take `batch_rows` rows at a time and need a page once for all of them: a page with the
-probability p is needed by a batch of n with 1 - (1 - p)^n. With n = 1 it is the paper's.
+A page here is what the index points to and the cache keeps: of our own joins a leaf, about 8 KiB of
+a staged page (`semistream.leaves`). They take `batch_rows` rows at a time and need a page once for
+all of them: a page with the probability p is needed by a batch of n with 1 - (1 - p)^n. And they
+settle the rows of `pages_at_once` pages together. With both at 1 it is the paper's.
 """
 
 import math
@@ -37,7 +39,7 @@ class InlModel:
     """The cost model, for a stream that asks for each page with a known probability.
 
     Of the factors, a row costs `receive`, `probe`, `lookup`, and `output` for each of its results;
-    a page that is needed costs a `call`, and one that is read another and a `chunk`.
+    pages that are used together cost a `call`, and each that is read costs a `chunk`.
     """
 
     workload: Workload
@@ -46,10 +48,12 @@ class InlModel:
     page_probability: Floats
     batch_rows: float = 1.0  #: that come together and share a page
     requests_per_page: int = 1  #: 2 where codes and rows lie apart
+    pages_at_once: float = 1.0  #: that rows are settled from in one step
 
     def __post_init__(self) -> None:
-        if not self.batch_rows >= 1:
-            raise ArgumentError(f"batch_rows={self.batch_rows}: must be 1 or more")
+        for name in ("batch_rows", "pages_at_once"):
+            if not getattr(self, name) >= 1:
+                raise ArgumentError(f"{name}={getattr(self, name)}: must be 1 or more")
         shares = self.page_probability
         if shares.ndim != 1 or not ((shares >= 0).all() and math.isclose(shares.sum(), 1)):
             raise ArgumentError("the probabilities of the pages must be 0 or more and add up to 1")
@@ -97,14 +101,15 @@ class InlModel:
         factors = self.factors
         results = self.workload.results_per_row
         found = factors.probe + factors.lookup
-        pages = float(self._misses[0]) * factors.call
-        return factors.receive + found + results * factors.output + pages
+        # a step for each lot of pages, and at least one for a batch
+        calls = max(float(self._misses[0]) / self.pages_at_once, 1 / self.batch_rows)
+        return factors.receive + found + results * factors.output + calls * factors.call
 
     @property
     def _read_seconds(self) -> float:
         page_bytes = float(self.workload.page_bytes)
         read = self.storage.read_seconds(self.requests_per_page, page_bytes)
-        return read + self.factors.chunk + self.factors.call
+        return read + self.factors.chunk
 
 
 def least_memory(model: InlModel, rate: float) -> InlPlan:

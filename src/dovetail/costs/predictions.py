@@ -24,6 +24,8 @@ from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.base import WORKING_SHARE
 from dovetail.semistream.cache import KEY_BYTES
+from dovetail.semistream.inl import INDEX_SHARE, leaves_at_once
+from dovetail.semistream.leaves import rows_of_leaf
 from dovetail.semistream.overload import Shedding
 from dovetail.semistream.table import CODE_BYTES, chunk_pages
 
@@ -209,20 +211,20 @@ class Share:
         return self._meshed("meshjoin", self.mesh.plan(int(min(batch, self.packet_rows)), pages))
 
     def inl(self) -> Prediction:
-        page_rows = self.plan.table.page_rows
-        width = CODE_BYTES + self.row_bytes
-        work = replace(
-            self.scanned, table_row_bytes=width, page_bytes=max(1, int(page_rows * width))
-        )
+        page_rows, width = self.plan.table.page_rows, CODE_BYTES + self.row_bytes
+        rows = rows_of_leaf(self.rows, self.row_bytes, page_rows, self.memory * INDEX_SHARE)
+        work = replace(self.scanned, table_row_bytes=width, page_bytes=max(1, int(rows * width)))
+        index = CODE_BYTES * work.table_pages if rows < page_rows else 0
         shares = seek.spread_over_pages(self.stream.probability, work.table_pages)
         factors = self.plan.machine.factors
+        together = leaves_at_once(self.working, work.page_bytes)
         model = inl.InlModel(
-            work, factors, self.storage, shares, self.slice_rows, requests_per_page=2
+            work, factors, self.storage, shares, self.slice_rows, 2, pages_at_once=together
         )
-        best = inl.best_rate(model, self.memory / 2)  # the pool's share
+        best = inl.best_rate(model, (self.memory - index) / 2)  # the pool's share
         read = best.page_reads_per_row * work.page_bytes
         wait = self.slice_rows / best.rate
-        return Prediction("inl", best.memory_bytes, best.rate, wait, read, read)
+        return Prediction("inl", best.memory_bytes + index, best.rate, wait, read, read)
 
     def _in_time(self, one: Prediction) -> Prediction:
         """The same, unless its rows wait longer than they may."""

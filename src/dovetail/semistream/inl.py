@@ -1,12 +1,16 @@
-"""INL: index nested loops over the staged pages, the classical rival.
+"""INL: index nested loops over the staged table, the classical rival.
 
 Source: section 5.1 of the MESHJOIN paper: each stream row probes a clustered index, behind a buffer
-pool of the same memory. Here the index is the fences of the sorted pages, and the pool holds whole
-pages, the least recently used of which goes first. Rows that come together and need the same page
-share the read, which the paper's row-at-a-time loop gets from its pool.
+pool of the same memory. Here the index is the fences of the leaves (see `leaves`), about 8 KiB of
+rows each, and the pool holds leaves, the least recently used of which goes first. Rows that come
+together and need the same leaf share the read, which the paper's row-at-a-time loop gets from its
+pool; and what a few leaves find is put together into one batch of results. Leaves that are in the
+pool have their turn first, and none that a batch has used goes for another of the same batch: rows
+come sorted, so a pool smaller than what a batch needs would else forget every leaf just before it
+is needed again.
 
-Worked example. Rows with codes 3, 500 and 4, pages of 100 codes: page 0 is read and settles 3 and
-4, page 5 is read and settles 500. The next batch finds both pages in the pool.
+Worked example. Rows with codes 3, 500 and 4, leaves of 100 codes: leaf 0 is read and settles 3 and
+4, leaf 5 is read and settles 500. The next batch finds both leaves in the pool.
 """
 
 from collections import OrderedDict
@@ -17,15 +21,21 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.blocks import BLOCK
-from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run
 from dovetail.semistream.base import SemiStreamJoin
+from dovetail.semistream.leaves import Leaves
 from dovetail.semistream.spec import SemiStreamSpec
 from dovetail.semistream.table import CODE_BYTES, Page, StagedTable, stretches
 
+INDEX_SHARE = 1 / 16  #: of the budget, that the fences of leaves may take
 _UNBOUNDED_POOL_BYTES = 1 << 30
+
+
+def leaves_at_once(working_bytes: float, leaf_bytes: int) -> int:
+    """How many leaves rows are settled from together: they, and a copy, are in working memory."""
+    return max(1, int(working_bytes / 8 // max(1, leaf_bytes)))
 
 
 class IndexNestedLoops(SemiStreamJoin):
@@ -39,10 +49,21 @@ class IndexNestedLoops(SemiStreamJoin):
         context: Context,
         table: StagedTable,
         snapshot: Snapshot | None = None,
+        *,
+        index_bytes: int | None = None,
     ) -> None:
+        """`index_bytes`: what the index may take, if not its share."""
         super().__init__(spec, context, table, snapshot)
+        total = context.budget.total_bytes
+        if total is not None and index_bytes is None:
+            index_bytes = int(total * INDEX_SHARE)
+        self._leaves = Leaves(table, index_bytes, self.working_bytes // 4)
+        context.budget.reserve("leaf index", self._leaves.nbytes)
         self._pool: OrderedDict[int, Page] = OrderedDict()
+        self._used: set[int] = set()  # of the pool, by the rows at hand: its newest
         self._pooled = Reservation(context.budget, "page pool")
+        rest = None if total is None else total - self._leaves.nbytes
+        self._most_pooled = _UNBOUNDED_POOL_BYTES if rest is None else rest // 2
         if snapshot is not None:
             self._arrived = snapshot.meta["arrived"]
 
@@ -60,73 +81,86 @@ class IndexNestedLoops(SemiStreamJoin):
         return iter(())
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
-        first, stop = self.table.pages_of(run.codes, run.codes)
-        if self.spec.ordered or not self.table.pages:
+        self._used.clear()
+        first, stop = self._leaves.of(run.codes)
+        if self.spec.ordered or not len(self._leaves):
             low, high = self._spans(run, np.arange(len(run)), first, stop)
             yield from self._settle_run(run, low, high, self.table)
             return
-        # rows that one page serves; then those whose key is at a border or on many pages
+        # rows that one leaf serves; then those whose key is at a border or on many leaves
         single = stop - first == 1
         chosen, rest = np.flatnonzero(single), np.flatnonzero(~single)
-        for start, end in stretches(first[chosen]):
-            rows = chosen[start:end]
-            number = int(first[rows[0]])
-            page = self._page(number)
-            codes = self._codes(number)
-            base = self.table.page_start(number) if page is None else 0
-            begin = base + np.searchsorted(codes, run.codes[rows], side="left")
-            finish = base + np.searchsorted(codes, run.codes[rows], side="right")
-            yield from self._settle(run.rows, rows, begin, finish, page or self.table)
+        served = [(int(first[chosen[a]]), chosen[a:b]) for a, b in stretches(first[chosen])]
+        served.sort(key=lambda one: one[0] not in self._pool)
+        at_once = leaves_at_once(self.working_bytes, self._leaves.leaf_bytes)
+        for start in range(0, len(served), at_once):
+            some = sorted(served[start : start + at_once], key=lambda one: one[0])
+            source = _together([self._leaf(leaf) for leaf, _ in some])
+            rows = np.concatenate([rows for _, rows in some])
+            low = np.searchsorted(source.codes, run.codes[rows], side="left")
+            high = np.searchsorted(source.codes, run.codes[rows], side="right")
+            yield from self._settle(run.rows, rows, low, high, source)
         low, high = self._spans(run, rest, first, stop)
         yield from self._settle(run.rows, rest, low, high, self.table)
 
     def _spans(self, run: Run, rows: Rows, first: Rows, stop: Rows) -> tuple[Rows, Rows]:
-        """Positions in the table, from the first and last page of each row's range."""
+        """Positions in the table, from the first and last leaf of each row's range."""
         low, high = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-        if not self.table.pages:
+        leaves = self._leaves
+        if not len(leaves):
             return low, high
-        for start, end in stretches(first[rows] * (self.table.pages + 1) + stop[rows]):
+        for start, end in stretches(first[rows] * (len(leaves) + 1) + stop[rows]):
             head, tail = int(first[rows[start]]), int(stop[rows[start]]) - 1
             codes = run.codes[rows[start:end]]
-            begin = np.searchsorted(self._codes(head), codes, side="left")
-            finish = np.searchsorted(self._codes(tail), codes, side="right")
-            low[start:end] = begin + self.table.page_start(head)
-            high[start:end] = finish + self.table.page_start(tail)
+            begin = np.searchsorted(self._leaf(head).codes, codes, side="left")
+            finish = np.searchsorted(self._leaf(tail).codes, codes, side="right")
+            low[start:end] = begin + leaves.start(head)
+            high[start:end] = finish + leaves.start(tail)
         return low, np.maximum(low, high)
 
-    def _codes(self, number: int) -> Codes:
-        page = self._page(number)
-        return self.table.codes(number, number + 1) if page is None else page.codes
-
-    def _page(self, number: int) -> Page | None:
-        """A page of the pool, read if it is not there yet; None if there is no room for it."""
+    def _leaf(self, number: int) -> Page:
+        """A leaf of the pool, read if it is not there yet; kept there if there is room."""
         if number in self._pool:
+            self._used.add(number)
             self._pool.move_to_end(number)
             return self._pool[number]
-        expected = int(self.table.page_rows * (self.table.row_bytes + CODE_BYTES))
-        limit = self.ctx.budget.total_bytes
-        most = _UNBOUNDED_POOL_BYTES if limit is None else limit // 2
-        if expected > most:
-            return None
-        while self._pooled.nbytes + expected > most or not self._pooled.try_grow(expected):
-            if not self._pool:
-                return None
+        expected = self._leaves.leaf_bytes
+        kept = self._try_reserve(expected)
+        leaf = self._leaves.read(number)
+        if kept:
+            self._pooled.shrink(expected)
+            if self._pooled.try_grow(leaf.nbytes):  # unless its rows are wider than most
+                self._used.add(number)
+                self._pool[number] = leaf
+        return leaf
+
+    def _try_reserve(self, nbytes: int) -> bool:
+        """Room in the pool, for which leaves go that these rows have not used."""
+        while self._pooled.nbytes + nbytes > self._most_pooled or not self._pooled.try_grow(nbytes):
+            if len(self._pool) <= len(self._used):
+                return False
             self._forget_oldest()
-        page = self.table.page(number)
-        self._pooled.shrink(expected)
-        if not self._pooled.try_grow(page.nbytes):  # its rows are wider than most
-            return None
-        self._pool[number] = page
-        return page
+        return True
 
     def _forget_oldest(self) -> None:
-        _, page = self._pool.popitem(last=False)
-        self._pooled.shrink(page.nbytes)
+        number, leaf = self._pool.popitem(last=False)
+        self._used.discard(number)
+        self._pooled.shrink(leaf.nbytes)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self._meta(), np.zeros(0, dtype=BLOCK))
 
     def check(self) -> None:
         super().check()
-        assert self._pooled.nbytes == sum(page.nbytes for page in self._pool.values())
-        assert all(len(page.codes) * CODE_BYTES <= page.nbytes for page in self._pool.values())
+        assert self._pooled.nbytes == sum(leaf.nbytes for leaf in self._pool.values())
+        assert self._used <= set(self._pool)
+        assert all(len(leaf.codes) * CODE_BYTES <= leaf.nbytes for leaf in self._pool.values())
+
+
+def _together(leaves: list[Page]) -> Page:
+    """Leaves that follow each other, with or without gaps, as one."""
+    if len(leaves) == 1:
+        return leaves[0]
+    codes = np.concatenate([leaf.codes for leaf in leaves])
+    rows = pa.concat_batches([leaf.rows for leaf in leaves])
+    return Page(codes, rows, sum(leaf.nbytes for leaf in leaves))

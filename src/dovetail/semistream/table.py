@@ -64,7 +64,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Page:
-    """A page with its payload, copied out of the table."""
+    """Neighbouring rows, a page or less, with their payload; copied out of the table."""
 
     codes: Codes
     rows: pa.RecordBatch
@@ -150,28 +150,43 @@ class StagedTable:
     def codes(self, first: int, stop: int) -> Codes:
         """The codes of the pages `[first, stop)`, read in one request."""
         begin, end = self.page_start(first), self.page_start(stop)
-        path = self.directory / CODES
-        try:
-            data = os.pread(self._codes_fd, CODE_BYTES * (end - begin), CODE_BYTES * begin)
-        except OSError as error:
-            raise storage_problem(error, path, "read") from error
-        if len(data) != CODE_BYTES * (end - begin):
-            raise _damaged(path, CODE_BYTES * begin)
+        data = self._read_codes(begin, end)
         size = CODE_BYTES * self.page_rows
         for page in first + np.flatnonzero(~self._page_seen[first:stop]):
             at = int(page - first) * size
             if zlib.crc32(data[at : at + size]) != self._page_checksums[page]:
-                raise _damaged(path, CODE_BYTES * begin + at)
+                raise _damaged(self.directory / CODES, CODE_BYTES * begin + at)
             self._page_seen[page] = True
-        self.counters.blocks_read += 1
-        self.counters.bytes_read += len(data)
         return cast("Codes", np.frombuffer(data, dtype=np.int64))
 
-    def page(self, number: int) -> Page:
-        """A page whole, codes and payload."""
-        start = self.page_start(number)
-        codes = self.codes(number, number + 1)
-        rows = self.take(np.arange(start, start + len(codes)))
+    def codes_at(self, begin: int, end: int) -> Codes:
+        """The codes of the positions `[begin, end)`; of pages not checked before, all are read."""
+        first, stop = begin // self.page_rows, -(-end // self.page_rows)
+        if self._page_seen[first:stop].all():
+            return cast("Codes", np.frombuffer(self._read_codes(begin, end), dtype=np.int64))
+        start = self.page_start(first)
+        return self.codes(first, stop)[begin - start : end - start].copy()
+
+    def _read_codes(self, begin: int, end: int) -> bytes:
+        try:
+            data = os.pread(self._codes_fd, CODE_BYTES * (end - begin), CODE_BYTES * begin)
+        except OSError as error:
+            raise storage_problem(error, self.directory / CODES, "read") from error
+        if len(data) != CODE_BYTES * (end - begin):
+            raise _damaged(self.directory / CODES, CODE_BYTES * begin)
+        self.counters.blocks_read += 1
+        self.counters.bytes_read += len(data)
+        return data
+
+    def piece(self, begin: int, end: int) -> Page:
+        """The rows at the positions `[begin, end)`, codes and payload."""
+        codes = self.codes_at(begin, end)
+        number, at = divmod(begin, self._chunk_rows)
+        if at + len(codes) <= self._chunk_rows:  # as `take`, but there is nothing to put together
+            rows = self._chunk(number).take(pa.array(np.arange(at, at + len(codes))))
+            self.release(self.release_bytes)
+        else:
+            rows = self.take(np.arange(begin, end))
         self.counters.bytes_read += rows.nbytes
         return Page(codes, rows, rows.nbytes + CODE_BYTES * len(codes))
 

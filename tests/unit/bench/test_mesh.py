@@ -38,7 +38,12 @@ def run(name: str, only: str | None = None) -> Result:
         (
             "mesh-memory",
             None,
-            {"inl/disk,memory=1%", "inl/here,memory=1%", "inl-batched/ssd-32,memory=10%"},
+            {
+                "inl/disk,memory=1%",
+                "inl/here,memory=1%",
+                "inl-batched/ssd-32,memory=10%",
+                "sqlite/here,memory=10%",
+            },
         ),
         ("mesh-skew", "stream", {"inl/disk,skew=0", "inl/object-store,skew=1"}),
         ("mesh-skew", "relation", {"inl/disk,relation-skew=0.1", "inl/here,relation-skew=1"}),

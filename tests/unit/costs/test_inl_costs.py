@@ -40,6 +40,25 @@ def test_rate_when_computed_then_is_one_over_computing_and_expected_reading() ->
     assert MODEL.rate(4) == pytest.approx(1 / computing)
 
 
+def test_rate_when_pages_are_used_together_then_share_a_call() -> None:
+    factors = replace(FACTORS, call=1.0, chunk=0.5)
+    apart = replace(MODEL, factors=factors, batch_rows=4.0)
+    needed = apart.page_reads_per_row(0)
+    computing = 2e-6 + 4e-6 + 2 * 5e-6
+    assert apart.seconds_per_row(4) == pytest.approx(computing + needed)
+    together = replace(apart, pages_at_once=2.0)
+    assert together.seconds_per_row(4) == pytest.approx(computing + needed / 2)
+    read = DISK_7200.read_seconds(1, 1000.0) + 0.5
+    assert together.seconds_per_row(0) == pytest.approx(computing + needed * (0.5 + read))
+    assert replace(apart, pages_at_once=100.0).seconds_per_row(4) == pytest.approx(computing + 0.25)
+
+
+@pytest.mark.parametrize("name", ["batch_rows", "pages_at_once"])
+def test_model_when_fewer_than_one_come_together_then_raises(name: str) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        replace(MODEL, **{name: 0.5})  # type: ignore[arg-type]
+
+
 def test_plan_when_made_then_reads_a_second_are_rows_a_second_times_reads_a_row() -> None:
     plan = MODEL.plan(1)
     assert plan.page_reads_per_second == pytest.approx(plan.rate * plan.page_reads_per_row)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import StateCorruptError, StateMissingError
-from dovetail.semistream.table import CHUNK_PAGES, StagedTable, stretches, take_rows
+from dovetail.semistream.table import CHUNK_PAGES, Page, StagedTable, stretches, take_rows
 from dovetail.semistream.table_writer import TableWriter
 from dovetail.testing.generators import Shape, make_relation
 
@@ -75,6 +75,10 @@ def table(tmp_path: Path) -> Iterator[StagedTable]:
     table.close()
 
 
+def page_of(table: StagedTable, number: int) -> Page:
+    return table.piece(table.page_start(number), table.page_start(number + 1))
+
+
 def ids(rows: pa.RecordBatch) -> list[int | None]:
     found: list[int | None] = rows["id"].to_pylist()
     return found
@@ -122,7 +126,7 @@ def test_rows_when_generated_then_come_back_page_by_page(tmp_path: Path, seed: i
     writer.finish()
     table = StagedTable(tmp_path / "table", rows.schema)
     try:
-        pages = [table.page(number) for number in range(table.pages)]
+        pages = [page_of(table, number) for number in range(table.pages)]
         assert np.concatenate([page.codes for page in pages]).tolist() == codes.tolist()
         assert pa.Table.from_batches([page.rows for page in pages]).equals(
             pa.Table.from_batches([rows])
@@ -161,8 +165,8 @@ def test_pages_when_rows_do_not_fill_the_last_then_it_is_shorter(table: StagedTa
     assert (table.pages, table.page_rows) == (13, 4)
     assert table.fences.tolist() == list(range(0, 100, 8))
     assert [table.page_start(page) for page in (0, 1, 12, 13)] == [0, 4, 48, 50]
-    assert table.page(12).codes.tolist() == [96, 98]
-    assert ids(table.page(12).rows) == [48, 49]
+    assert page_of(table, 12).codes.tolist() == [96, 98]
+    assert ids(page_of(table, 12).rows) == [48, 49]
     assert table.codes(11, 13).tolist() == [88, 90, 92, 94, 96, 98]
 
 
@@ -274,7 +278,7 @@ def test_take_when_a_column_may_not_be_null_then_says_so_unless_there_are_nulls(
         found = table.take(np.array([8, -1, 0]))
         assert found.schema.field("id").nullable
         assert ids(found) == [8, None, 0]
-        page = table.page(0)
+        page = page_of(table, 0)
         assert page.take(np.array([0, -1])).to_pylist() == [{"id": 0}, {"id": None}]
     finally:
         table.close()
@@ -320,6 +324,21 @@ def test_rows_when_the_mapping_was_given_back_then_keep_their_values(table: Stag
     table._codes_fd = reopened._codes_fd  # for the fixture to close
 
 
+@pytest.mark.parametrize(("begin", "end"), [(0, 50), (3, 4), (3, 5), (6, 23), (49, 50), (8, 8)])
+def test_codes_when_some_positions_are_asked_for_then_only_they_are_read(
+    table: StagedTable, begin: int, end: int
+) -> None:
+    """Of pages that were checked before; else the whole pages, which are checked."""
+    expected = list(range(2 * begin, 2 * end, 2))
+    assert table.codes_at(begin, end).tolist() == expected
+    pages = range(begin // 4, -(-end // 4))
+    assert table._page_seen.nonzero()[0].tolist() == list(pages)
+    before = table.counters.bytes_read
+    assert table.codes_at(begin, end).tolist() == expected
+    assert table.counters.bytes_read - before == 8 * (end - begin)
+    assert ids(table.piece(begin, end).rows) == list(range(begin, end))
+
+
 # -- damage -------------------------------------------------------------------------------------
 
 
@@ -327,7 +346,7 @@ def read_all(directory: Path) -> None:
     table = StagedTable(directory, SCHEMA)
     try:
         for page in range(table.pages):
-            table.page(page)
+            page_of(table, page)
     finally:
         table.close()
 
@@ -360,7 +379,7 @@ def test_table_when_opened_again_then_what_was_checked_before_is_remembered(
     table: StagedTable,
 ) -> None:
     again = StagedTable(table.directory, SCHEMA)
-    again.page(again.pages - 1)
+    page_of(again, again.pages - 1)
     again.close()
     again = StagedTable(table.directory, SCHEMA)
     assert again._page_seen.nonzero()[0].tolist() == [again.pages - 1]

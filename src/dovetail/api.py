@@ -265,6 +265,7 @@ def explain_enrich(
     name: str = "enrich",
     samples: "tuple[pa.Table, pa.Table] | None" = None,
     skew: float = 0.0,
+    storage: str = "this machine",
 ) -> "Explanation":
     """What `enrich` would do with the same arguments, and what each algorithm is predicted to do.
 
@@ -274,6 +275,9 @@ def explain_enrich(
 
     samples: some rows of stream and table, to learn how wide rows are; else their types tell.
     skew: how skewed the stream's keys are, as a Zipf exponent: 0 is uniform, 1 strongly skewed.
+    storage: where the staged table is imagined to lie: `"this machine"`, which is measured,
+        `"7200 rpm disk"` or `"object store"`. The predictions are for it, and what `auto` would be
+        there is told. `enrich` itself goes by the machine it runs on.
 
     >>> print(dovetail.explain_enrich(orders, customers, on="custkey", memory="64MB", state="ckpt"))
     """
@@ -283,7 +287,7 @@ def explain_enrich(
         on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
         shed=shed, shed_to=shed_to, latency=latency,
     )  # fmt: skip
-    return explain_enrich_planned(stream, table, options, name, samples, skew)
+    return explain_enrich_planned(stream, table, options, name, samples, skew, storage)
 
 
 def explain_join_all(

@@ -205,3 +205,14 @@ def test_explain_when_the_table_has_no_files_then_asks_spark(spark: SparkSession
     assert "by Spark's statistics" in text or "guessed from Spark's estimate" in text
     with pytest.raises(ArgumentError, match="skew=-1"):
         dovetail.explain_enrich(stream, spark.range(5), on="id", skew=-1)
+
+
+def test_explain_when_a_storage_is_named_then_predicts_for_it(spark: SparkSession) -> None:
+    stream = spark.createDataFrame(pa.table({"id": [1, 2]}))
+    table = spark.range(5_000)
+    said = dovetail.explain_enrich(stream, table, on="id", memory="1MB", storage="object-store")
+    predictions = "\n".join(dict(said.sections)["predictions"])
+    assert "storage: object store, as asked, and not where this is; 30 ms" in predictions
+    assert any("storage='object store' auto would be" in line for line in said.sections[2][1])
+    with pytest.raises(ArgumentError, match="'7200 rpm disk', 'object store'"):
+        dovetail.explain_enrich(stream, table, on="id", storage="tape")

@@ -13,6 +13,8 @@ from dovetail.cli import jobs
 from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, JoinJob, read_job
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
+from dovetail.costs.storage import PROFILES, THIS_MACHINE, profile
+from dovetail.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +29,8 @@ EXAMPLES = """
   [cyan]dovetail explain examples/job.toml[/cyan]
 
   [cyan]dovetail explain examples/enrich.toml[/cyan]     algorithms compared
+
+  [cyan]dovetail explain examples/enrich.toml --storage "object store"[/cyan]   on other storage
 
   [cyan]dovetail explain job.toml --sample 100000[/cyan]   estimate more closely
 """
@@ -46,15 +50,35 @@ def command(
             show_default=False,
         ),
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Predict an enrichment for a table that lies on this storage: "
+            f"{', '.join(repr(name) for name in (THIS_MACHINE, *PROFILES))}. Default: "
+            f"{THIS_MACHINE!r}, measured.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Explain a job: algorithm, memory, what to expect, state, output. Starts no query.
 
     Spark is started on this machine, to learn the columns of the inputs and to sample files.
     """
-    print_explanation(make_console(), read_job(job_file), sample, None)
+    if storage is not None:
+        profile(storage)  # before Spark is started for it
+    job = read_job(job_file)
+    if storage is not None and not isinstance(job, EnrichJob):
+        raise ArgumentError(
+            "--storage is for jobs that look a stream up in a table, with [stream] and [enrich]; "
+            f"{job_file} has none. Leave it out"
+        )
+    print_explanation(make_console(), job, sample, None, storage or THIS_MACHINE)
 
 
-def print_explanation(console: Console, job: Job, sample: int | None, log: Path | None) -> None:
+def print_explanation(
+    console: Console, job: Job, sample: int | None, log: Path | None, storage: str = THIS_MACHINE
+) -> None:
     """Resolve a job on Spark and print its plan."""
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
         if isinstance(job, JoinJob):
@@ -63,7 +87,7 @@ def print_explanation(console: Console, job: Job, sample: int | None, log: Path 
             explanation = _join_all(console, spark, job, sample)
         else:
             with announce(console, "Measuring this machine"):
-                explanation = _enrich(spark, job, sample)
+                explanation = _enrich(spark, job, sample, storage)
     for line in str(explanation).splitlines():
         console.print(Text(line, "" if line.startswith(" ") else "bold"))
 
@@ -93,12 +117,15 @@ def _join_all(
         return explain_join_all(inputs, history=history, count=count, **vars(job.join_all))
 
 
-def _enrich(session: "SparkSession", job: EnrichJob, sample: int | None) -> "Explanation":
+def _enrich(
+    session: "SparkSession", job: EnrichJob, sample: int | None, storage: str
+) -> "Explanation":
     stream = jobs.open_stream(session, job)
     with jobs.blame(job, "enrich"):
         return explain_enrich(
             stream,
             job.table,
             samples=jobs.sample(session, job, sample) if sample else None,
+            storage=storage,
             **vars(job.enrich),
         )

@@ -1,8 +1,13 @@
 """What a join of a stream with a table will do, in words and with predicted numbers.
 
-The numbers, and what is assumed for them, are those of `predictions`.
+The numbers, and what is assumed for them, are those of `predictions`. They may be asked for another
+storage than that of this machine (`PlannedEnrich.profile`). The plan itself is then still the one
+for this machine, since that is where `enrich` would run.
 """
 
+from dataclasses import replace
+
+from dovetail.costs.choice import choose
 from dovetail.costs.explain import Explanation, columns_of, keys_of
 from dovetail.costs.predictions import (
     ALIKE,
@@ -36,7 +41,7 @@ _KEPT = {
 
 def explain_enrich(plan: PlannedEnrich) -> Explanation:
     """Say what an enrichment will do, and why."""
-    predictions = predict(plan)
+    predictions = predict(plan.foreseen)
     sections = [
         ("enrich", _inputs(plan)),
         ("keys", keys_of(plan.spec.codec)),
@@ -72,7 +77,11 @@ def _algorithm(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
     rates = {one.algorithm: one.rate for one in predictions}
     mine = rates.pop(plan.algorithm, 0.0)
     rival = max(rates, key=lambda name: rates[name])
-    if mine and rates[rival] > ALIKE * mine:
+    if plan.profile is not None:
+        found = choose(replace(plan.foreseen, asked_algorithm="auto"))
+        lines.append(f"with storage={plan.profile.name!r} auto would be {found.algorithm}:")
+        lines.append(f"  {found.why}")
+    elif mine and rates[rival] > ALIKE * mine:
         # as far as is known now, with this skew; what a state directory has it keeps
         lines.append(
             f"{rival} is predicted to be {rates[rival] / mine:.1f} times as fast here: in a new "
@@ -83,14 +92,17 @@ def _algorithm(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
 
 def _assumptions(plan: PlannedEnrich) -> list[str]:
     keys = "uniform keys" if not plan.skew else f"keys skewed like Zipf with exponent {plan.skew:g}"
-    storage = plan.machine.storage
-    return [
+    storage = plan.foreseen.machine.storage
+    asked = ", as asked, and not where this is" if plan.profile is not None else ""
+    where = (
+        f"storage: {storage.name}{asked}; {storage.seek_seconds * 1000:.2g} ms until a read begins "
+        f"and {format_bytes(int(storage.bytes_per_second))} a second"
+    )
+    how = (
         f"of the join alone, without Spark's own work; for {keys}, one match for a row, "
-        f"{plan.machine.cores} cores; storage with "
-        f"{storage.seek_seconds * 1000:.2g} ms until a read begins and "
-        f"{format_bytes(int(storage.bytes_per_second))} a second"
-        + (f" ({storage.note})" if storage.note else ""),
-    ]
+        f"{plan.machine.cores} cores"
+    )
+    return [how, where + (f" ({storage.note})" if storage.note else "")]
 
 
 def _rows(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:

@@ -77,6 +77,14 @@ class PlannedEnrich:
     latency: float | None = None  #: seconds that a row may wait
     pages: int = 0  #: of the table that a step scans for that; 0 without a scan
     shedding: Shedding | None = None
+    profile: Storage | None = None  #: storage to predict for, if not the machine's
+
+    @property
+    def foreseen(self) -> "PlannedEnrich":
+        """The same where predictions are asked for."""
+        if self.profile is None:
+            return self
+        return replace(self, machine=replace(self.machine, storage=self.profile), profile=None)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,25 @@ DISK_7200 = Storage(
     "7200 rpm disk", 0.0085 + 0.0042, 150e6, "8.5 ms average seek and half a turn, 4.2 ms"
 )
 OBJECT_STORE = Storage("object store", 0.030, 90e6, "one stream; several at once are faster")
+THIS_MACHINE = "this machine"  #: the name of what is measured
+PROFILES = {one.name: one for one in (DISK_7200, OBJECT_STORE)}
+
+
+def profile(name: str) -> Storage | None:
+    """The storage of that name; None if it is this machine's, which has to be measured.
+
+    Case does not matter, nor whether words are joined by hyphens. Raises `ArgumentError`, which
+    lists the names, for another.
+    """
+    known = str(name).lower().replace("-", " ").strip()
+    if known == THIS_MACHINE:
+        return None
+    if known not in PROFILES:
+        raise ArgumentError(
+            f"storage={name!r} is no storage profile; there are "
+            f"{', '.join(map(repr, (THIS_MACHINE, *PROFILES)))}"
+        )
+    return PROFILES[known]
 
 
 def measure_storage(directory: str | os.PathLike[str]) -> Storage:
@@ -86,7 +105,7 @@ def measure_storage(directory: str | os.PathLike[str]) -> Storage:
             f"written to, with {_FILE_BYTES >> 20} MiB to spare"
         ) from error
     return Storage(
-        "this machine",
+        THIS_MACHINE,
         seek_seconds=max(0.0, at_random - in_order),
         bytes_per_second=BLOCK_BYTES / in_order,
         note="measured; of the page cache, if the system kept the file there",

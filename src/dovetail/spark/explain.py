@@ -24,7 +24,7 @@ from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.latency import pages_within
 from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize
 from dovetail.costs.replay import Setting, foresee
-from dovetail.costs.storage import Storage, storage_of
+from dovetail.costs.storage import Storage, profile, storage_of
 from dovetail.errors import ArgumentError, StateError, StorageError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
 from dovetail.semistream import StagedTable
@@ -162,6 +162,7 @@ def explain_enrich_planned(
     name: str,
     samples: tuple[pa.Table, pa.Table] | None,
     skew: float,
+    storage: str,
 ) -> Explanation:
     """Check an enrichment's arguments as `plan_enrich` would, and say what the plan would be.
 
@@ -169,13 +170,14 @@ def explain_enrich_planned(
     """
     if not 0 <= skew < math.inf:
         raise ArgumentError(f"skew={skew!r} is not a number of 0 or more")
+    asked = profile(storage)
     session = stream.sparkSession
     opened = open_table(session, table)
     spec, state, note = resolve_for_words(
         lambda chosen: resolve_enrich(stream, opened, chosen, name), options
     )
     plan = planned_enrich(stream, opened, replace(spec, state=state), options, samples)
-    plan = replace(plan, skew=float(skew), state_note=note)
+    plan = replace(plan, skew=float(skew), state_note=note, profile=asked)
     if plan.latency is not None:
         plan = replace(plan, pages=pages_within(plan, plan.latency))
     return explain_enrich(plan)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -61,6 +63,25 @@ def test_error_when_dovetail_raises_one_then_is_one_message_and_exit_code_2(
     assert result.stderr.startswith("dovetail: /nowhere/at/all is not a Dovetail state directory")
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        ("tape", "storage='tape' is no storage profile; there are 'this machine', "),
+        ("object store", "--storage is for jobs that look a stream up in a table"),
+    ],
+)
+def test_explain_when_the_storage_makes_no_sense_then_says_so_before_spark_starts(
+    storage: str, said: str, runner: CliRunner, tmp_path: Path
+) -> None:
+    job = Path(__file__).resolve().parents[3] / "examples" / "job.toml"
+    file = Path(shutil.copy(job, tmp_path))
+    for name in ("orders", "shipments"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    result = runner.invoke(app, ["explain", str(file), "--storage", storage])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"dovetail: {said}")
 
 
 @pytest.mark.parametrize("by_variable", [True, False])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.costs.choice import choose
 from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.predictions import TableSize, predict
@@ -104,6 +105,35 @@ def test_explain_when_another_algorithm_is_faster_then_says_so() -> None:
     assert fastest.algorithm != "seek"
     assert f"{fastest.algorithm} is predicted to be" in said
     assert f"in a new state directory, algorithm='{fastest.algorithm}' asks for it" in said
+
+
+def test_explain_when_another_storage_is_asked_for_then_predictions_are_for_it() -> None:
+    large = replace(PLAN, table=TableSize(300_000_000, 48.0, 1_300, "x"), memory_bytes=64_000_000)
+    asked = replace(large, profile=DISK_7200)
+    disk = replace(large, machine=replace(PLAN.machine, storage=DISK_7200))
+    said = explain_enrich(asked)
+    numbers = section(said, "predictions")
+    assert "storage: 7200 rpm disk, as asked, and not where this is; 13 ms" in numbers
+    table = [line for line in numbers.splitlines() if line.startswith(tuple(NAMES))]
+    there = section(explain_enrich(disk), "predictions").splitlines()
+    assert table == [line for line in there if line.startswith(tuple(NAMES))]
+    assert table != [
+        line
+        for line in section(explain_enrich(large), "predictions").splitlines()
+        if line.startswith(tuple(NAMES))
+    ]
+    chosen = choose(disk)
+    algorithm = section(said, "algorithm")
+    assert algorithm.startswith("seek, as asked")  # what enrich would do here
+    assert f"with storage='7200 rpm disk' auto would be {chosen.algorithm}:" in algorithm
+    assert chosen.why in algorithm
+    assert max(map(len, str(said).splitlines())) <= 100
+
+
+def test_explain_when_no_storage_is_asked_for_then_names_the_machines() -> None:
+    numbers = section(explain_enrich(PLAN), "predictions")
+    assert "storage: ssd; 0.1 ms until a read begins" in numbers
+    assert "as asked" not in numbers
 
 
 def test_explain_when_the_budget_is_too_small_for_some_then_they_are_shown_as_such() -> None:

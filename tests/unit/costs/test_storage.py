@@ -5,7 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.costs.storage import DISK_7200, OBJECT_STORE, Storage, measure_storage
+from dovetail.costs.storage import (
+    DISK_7200,
+    OBJECT_STORE,
+    Storage,
+    measure_storage,
+    profile,
+)
 from dovetail.errors import ArgumentError, StorageError
 
 
@@ -26,6 +32,30 @@ def test_profiles_when_reading_64_kib_then_the_seek_outweighs_the_bytes(storage:
     assert storage.read_seconds(1, 65536.0) < 2 * storage.read_seconds(1, 0.0)
     one_by_one = storage.read_seconds(100, 100 * 65536.0)
     assert one_by_one > 10 * storage.read_seconds(1, 100 * 65536.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("7200 rpm disk", DISK_7200),
+        ("7200-RPM-disk", DISK_7200),
+        ("Object Store", OBJECT_STORE),
+        ("this machine", None),
+        ("this-machine", None),
+    ],
+)
+def test_profile_when_named_then_is_found(name: str, found: Storage | None) -> None:
+    assert profile(name) is found
+
+
+@pytest.mark.parametrize("name", ["ssd", "", "7200rpm disk", None])
+def test_profile_when_the_name_is_unknown_then_lists_those_there_are(name: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        profile(name)
+    said = str(raised.value)
+    assert f"storage={name!r}" in said
+    for known in ("this machine", "7200 rpm disk", "object store"):
+        assert repr(known) in said
 
 
 @pytest.mark.parametrize(("seek", "speed"), [(-1.0, 1.0), (0.0, 0.0), (float("nan"), 1.0)])

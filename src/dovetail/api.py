@@ -264,7 +264,9 @@ def explain_enrich(
     slice_ms: int = 250,
     name: str = "enrich",
     samples: "tuple[pa.Table, pa.Table] | None" = None,
-    skew: float = 0.0,
+    skew: float | None = None,
+    history: "DataFrame | None" = None,
+    sample_rows: int = 20_000,
     storage: str = "this machine",
 ) -> "Explanation":
     """What `enrich` would do with the same arguments, and what each algorithm is predicted to do.
@@ -275,19 +277,24 @@ def explain_enrich(
 
     samples: some rows of stream and table, to learn how wide rows are; else their types tell.
     skew: how skewed the stream's keys are, as a Zipf exponent: 0 is uniform, 1 strongly skewed.
+        Default: as in a sample of `history`, or of `stream` if that is a batch DataFrame, for which
+        Spark reads its key columns once; else uniform.
+    history: for a stream, a batch DataFrame with rows like those to come: the same files, say.
+    sample_rows: how many rows to take for that; 0 takes none, and reads nothing.
     storage: where the staged table is imagined to lie: `"this machine"`, which is measured,
         `"7200 rpm disk"` or `"object store"`. The predictions are for it, and what `auto` would be
         there is told. `enrich` itself goes by the machine it runs on.
 
     >>> print(dovetail.explain_enrich(orders, customers, on="custkey", memory="64MB", state="ckpt"))
     """
-    from dovetail.spark.explain import explain_enrich_planned
+    from dovetail.spark.explain_enrich import Outlook, explain_enrich_planned
 
     options = EnrichOptions(
         on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
         shed=shed, shed_to=shed_to, latency=latency,
     )  # fmt: skip
-    return explain_enrich_planned(stream, table, options, name, samples, skew, storage)
+    wanted = Outlook(samples, skew, history, sample_rows, storage)
+    return explain_enrich_planned(stream, table, options, name, wanted)
 
 
 def explain_join_all(

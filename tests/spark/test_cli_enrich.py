@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -205,6 +207,22 @@ def test_explain_when_the_table_has_no_files_then_asks_spark(spark: SparkSession
     assert "by Spark's statistics" in text or "guessed from Spark's estimate" in text
     with pytest.raises(ArgumentError, match="skew=-1"):
         dovetail.explain_enrich(stream, spark.range(5), on="id", skew=-1)
+
+
+def test_explain_when_keys_can_be_sampled_then_measures_their_skew(spark: SparkSession) -> None:
+    rng = np.random.default_rng(5)
+    keys = np.minimum(rng.zipf(1.5, 4_000), 4_999).astype(np.int64)
+    stream = spark.createDataFrame(pa.table({"id": keys}))
+    options = {"on": "id", "memory": "1MB"}
+    said = str(dovetail.explain_enrich(stream, spark.range(5_000), **options, sample_rows=3_000))
+    assert re.search(r"skewed like Zipf with exponent 1\.[3-7]\d?, as in a sample of 3,000", said)
+    alone = str(dovetail.explain_enrich(stream, spark.range(5_000), **options, sample_rows=0))
+    assert "for uniform keys, one match" in alone
+    asked = str(dovetail.explain_enrich(stream, spark.range(5_000), **options, skew=0.5))
+    assert "skewed like Zipf with exponent 0.5, one match" in asked
+    wrong = spark.range(3).withColumnRenamed("id", "other")
+    with pytest.raises(ArgumentError, match="history=: the DataFrame has no column 'id'"):
+        dovetail.explain_enrich(stream, spark.range(5), **options, history=wrong)
 
 
 def test_explain_when_a_storage_is_named_then_predicts_for_it(spark: SparkSession) -> None:

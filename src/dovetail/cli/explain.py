@@ -45,8 +45,8 @@ def command(
             metavar="ROWS",
             help="Sample about this many rows of each input; 0 reads none. Of a join of files "
             f"{JOIN_SAMPLE_ROWS:,} unless told: they tell how many results come early. Of an "
-            "enrichment, they tell how wide rows are. Of several inputs, all keys are "
-            "counted. File sources only.",
+            "enrichment, they tell how wide rows and how skewed keys are. Of several inputs, all "
+            "keys are counted. File sources only.",
             show_default=False,
         ),
     ] = None,
@@ -126,6 +126,8 @@ def _enrich(
             stream,
             job.table,
             samples=jobs.sample(session, job, sample) if sample else None,
+            history=jobs.stream_as_batch(session, job) if sample else None,
+            sample_rows=sample or 0,
             storage=storage,
             **vars(job.enrich),
         )

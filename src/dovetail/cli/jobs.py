@@ -111,10 +111,15 @@ def sample(session: "SparkSession", job: EnrichJob, rows: int) -> tuple[pa.Table
     """The first rows of stream and table, read as a batch from files."""
     from dovetail.spark.tables import open_table
 
-    _check_is_file(job, job.stream)
-    stream = _open(session, job, job.stream, streaming=False)
+    stream = stream_as_batch(session, job)
     table = open_table(session, job.table).read()
     return stream.limit(rows).toArrow(), table.limit(rows).toArrow()
+
+
+def stream_as_batch(session: "SparkSession", job: EnrichJob) -> "DataFrame":
+    """The stream as it is now, whatever the job's mode; files only."""
+    _check_is_file(job, job.stream)
+    return _open(session, job, job.stream, streaming=False)
 
 
 def _check_is_file(job: Job, source: Source) -> None:

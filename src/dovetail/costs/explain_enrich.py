@@ -91,7 +91,6 @@ def _algorithm(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
 
 
 def _assumptions(plan: PlannedEnrich) -> list[str]:
-    keys = "uniform keys" if not plan.skew else f"keys skewed like Zipf with exponent {plan.skew:g}"
     storage = plan.foreseen.machine.storage
     asked = ", as asked, and not where this is" if plan.profile is not None else ""
     where = (
@@ -99,7 +98,7 @@ def _assumptions(plan: PlannedEnrich) -> list[str]:
         f"and {format_bytes(int(storage.bytes_per_second))} a second"
     )
     how = (
-        f"of the join alone, without Spark's own work; for {keys}, one match for a row, "
+        f"of the join alone, without Spark's own work; for {plan.skew}, one match for a row, "
         f"{plan.machine.cores} cores"
     )
     return [how, where + (f" ({storage.note})" if storage.note else "")]

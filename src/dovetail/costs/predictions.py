@@ -17,6 +17,7 @@ import pyarrow as pa
 from dovetail.costs import inl, meshjoin, seek, ssbj
 from dovetail.costs.explain import RowWidth, row_width
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
+from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.ssbj import Stream
 from dovetail.costs.storage import Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
@@ -67,7 +68,7 @@ class PlannedEnrich:
     streaming: bool
     table: TableSize
     machine: Machine
-    skew: float = 0.0  #: of the stream's keys: a Zipf exponent, 0 is uniform
+    skew: Skew = UNIFORM  #: of the stream's keys
     state: Path | None = None
     state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream
@@ -277,7 +278,7 @@ class Share:
     @cached_property
     def stream(self) -> Stream:
         values = max(1, int(self.rows / self.grouped))
-        return Stream.of(ssbj.zipf(values, self.plan.skew))
+        return Stream.of(ssbj.zipf(values, self.plan.skew.exponent))
 
     @property
     def chunk_pages(self) -> int:
@@ -293,7 +294,7 @@ class Share:
     @property
     def grouped(self) -> float:
         """How many join values are taken as one."""
-        return max(1.0, self.rows / (_MOST_VALUES if self.plan.skew else _MOST_ALIKE))
+        return max(1.0, self.rows / (_MOST_VALUES if self.plan.skew.exponent else _MOST_ALIKE))
 
 
 def partitions_at_once(plan: PlannedEnrich) -> int:

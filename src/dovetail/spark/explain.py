@@ -1,6 +1,5 @@
 """The plan of a join in words: what Spark knows of the inputs, handed to `costs`."""
 
-import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,16 +19,13 @@ from dovetail.costs.explain import (
     explain_join,
     row_width,
 )
-from dovetail.costs.explain_enrich import explain_enrich
-from dovetail.costs.latency import pages_within
 from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize
 from dovetail.costs.replay import Setting, foresee
-from dovetail.costs.storage import Storage, profile, storage_of
+from dovetail.costs.storage import Storage, storage_of
 from dovetail.errors import ArgumentError, StateError, StorageError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
 from dovetail.semistream import StagedTable
 from dovetail.spark.endings import MAX_SLICE_MS
-from dovetail.spark.enrich import resolve_enrich
 from dovetail.spark.layout import arrow_schema
 from dovetail.spark.metrics import progress
 from dovetail.spark.plan import resolve_join
@@ -37,7 +33,7 @@ from dovetail.spark.sampling import sample_keys
 from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
-from dovetail.spark.tables import OpenTable, Table, open_table
+from dovetail.spark.tables import OpenTable
 from dovetail.specs import (
     TABLES,
     EnrichOptions,
@@ -153,34 +149,6 @@ def _check_history(frames: tuple[DataFrame, DataFrame], spec: TwoWaySpec) -> Non
                     f"history=: the {name} DataFrame has no column {key!r} of type {wanted}, as "
                     f"the {name} input has; its columns are {columns_of(schema)}"
                 )
-
-
-def explain_enrich_planned(
-    stream: DataFrame,
-    table: Table,
-    options: EnrichOptions,
-    name: str,
-    samples: tuple[pa.Table, pa.Table] | None,
-    skew: float,
-    storage: str,
-) -> Explanation:
-    """Check an enrichment's arguments as `plan_enrich` would, and say what the plan would be.
-
-    Nothing is staged or written.
-    """
-    if not 0 <= skew < math.inf:
-        raise ArgumentError(f"skew={skew!r} is not a number of 0 or more")
-    asked = profile(storage)
-    session = stream.sparkSession
-    opened = open_table(session, table)
-    spec, state, note = resolve_for_words(
-        lambda chosen: resolve_enrich(stream, opened, chosen, name), options
-    )
-    plan = planned_enrich(stream, opened, replace(spec, state=state), options, samples)
-    plan = replace(plan, skew=float(skew), state_note=note, profile=asked)
-    if plan.latency is not None:
-        plan = replace(plan, pages=pages_within(plan, plan.latency))
-    return explain_enrich(plan)
 
 
 def planned_enrich(

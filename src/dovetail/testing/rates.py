@@ -17,6 +17,7 @@ import pyarrow as pa
 from dovetail.costs.calibrate import Sizes, calibrate
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize, predict
+from dovetail.costs.skew import Skew
 from dovetail.costs.ssbj import zipf
 from dovetail.costs.storage import Storage
 from dovetail.kernel.blocks import BlockStore
@@ -125,7 +126,7 @@ def _plan(setting: Setting, size: TableSize, factors: MeshFactors) -> PlannedEnr
         streaming=True,
         table=size,
         machine=Machine(factors, MEMORY, cores=1),
-        skew=setting.skew,
+        skew=Skew(setting.skew),
         batch_rows=setting.batch_rows,
     )
 

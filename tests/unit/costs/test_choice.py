@@ -19,6 +19,7 @@ from dovetail.costs.predictions import (
     partitions_at_once,
     predict,
 )
+from dovetail.costs.skew import Skew
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE, Storage
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.table import page_bytes_for
@@ -82,7 +83,7 @@ def test_choose_when_storage_and_memory_vary_then_takes_the_fastest(
 
 
 def test_choose_when_keys_are_skewed_and_seeks_dear_then_the_scan_with_a_cache_wins() -> None:
-    plan = planned("object store", 300_000_000, 64_000_000, skew=1.2)
+    plan = planned("object store", 300_000_000, 64_000_000, skew=Skew(1.2))
     assert choose(plan).algorithm == "ssbj", predict(plan)
 
 
@@ -115,7 +116,7 @@ def test_choose_when_memory_is_too_small_for_any_then_is_seek_and_says_so() -> N
 
 
 def test_choose_when_ordered_then_counts_on_no_cache() -> None:
-    plan = planned("this machine", 1_000_000, 4_000_000, skew=1.5)
+    plan = planned("this machine", 1_000_000, 4_000_000, skew=Skew(1.5))
     ordered = replace(plan, spec=replace(plan.spec, ordered=True))
     cached, uncached = ({one.algorithm: one for one in predict(p)} for p in (plan, ordered))
     for name in ("seek", "ssbj"):

@@ -11,6 +11,7 @@ from dovetail.costs.choice import choose
 from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.predictions import TableSize, predict
+from dovetail.costs.skew import Skew
 from dovetail.costs.storage import DISK_7200
 from dovetail.testing.plans import planned
 
@@ -56,12 +57,12 @@ def test_predict_when_there_is_a_budget_then_all_stay_inside_and_the_fastest_is_
 
 def test_predict_when_keys_are_skewed_then_only_caches_gain() -> None:
     even = {one.algorithm: one.rate for one in predict(PLAN)}
-    skewed = {one.algorithm: one.rate for one in predict(replace(PLAN, skew=1.0))}
+    skewed = {one.algorithm: one.rate for one in predict(replace(PLAN, skew=Skew(1.0)))}
     for name in ("seek", "ssbj", "inl"):
         assert skewed[name] > 1.1 * even[name], name
     for name in ("meshjoin", "ameshjoin"):
         assert skewed[name] == pytest.approx(even[name]), name
-    assert "Zipf with exponent 1" in str(explain_enrich(replace(PLAN, skew=1.0)))
+    assert "Zipf with exponent 1" in str(explain_enrich(replace(PLAN, skew=Skew(1.0))))
 
 
 def test_predict_when_partitions_outnumber_cores_then_take_turns() -> None:
@@ -81,7 +82,7 @@ def test_predict_when_nothing_of_the_table_is_shown_then_reads_codes_only() -> N
 
 
 def test_predict_when_the_table_is_huge_then_values_are_taken_together() -> None:
-    huge = replace(PLAN, table=replace(PLAN.table, rows=400_000_000), skew=0.9)
+    huge = replace(PLAN, table=replace(PLAN.table, rows=400_000_000), skew=Skew(0.9))
     assert [one.algorithm for one in predict(huge) if one.problem] == []
 
 

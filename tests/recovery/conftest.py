@@ -62,6 +62,24 @@ def expected_join(left: pa.Table, right: pa.Table, algorithm: str = "") -> pa.Ta
     return pa.concat_tables(joined).select(names)
 
 
+def versions_met(left: pa.Table, tables: list[pa.Table], found: pa.Table) -> list[list[int]]:
+    """For each left row, in the order of their numbers, the versions of a table it may have met."""
+    wanted = [_by_row(expected_join(left, table)) for table in tables]
+    results = _by_row(found)
+    return [
+        [n for n, rows in enumerate(wanted) if rows.get(number, []) == results.get(number, [])]
+        for number in sorted(left["left_id"].to_pylist())
+    ]
+
+
+def _by_row(joined: pa.Table) -> dict[int, list[Any]]:
+    """The results of each row of the left side, sorted."""
+    rows: dict[int, list[Any]] = {}
+    for row in joined.to_pylist():
+        rows.setdefault(row["left_id"], []).append((row["k"], row["right_id"], row["right_text"]))
+    return {number: sorted(results) for number, results in rows.items()}
+
+
 def assert_same(found: Counter[str], wanted: Counter[str], about: str) -> None:
     if found != wanted:
         missing, extra = wanted - found, found - wanted
@@ -159,6 +177,8 @@ class Tools:
     make_rows = staticmethod(make_rows)
     multiset = staticmethod(multiset)
     expected_join = staticmethod(expected_join)
+    versions_met = staticmethod(versions_met)
+    read_folder = staticmethod(read_folder)
     assert_same = staticmethod(assert_same)
     kill_group = staticmethod(kill_group)
     job_at = staticmethod(Job)

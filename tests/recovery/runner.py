@@ -8,9 +8,10 @@
 
 Inputs are the Parquet files in ROOT/left and ROOT/right; `once` leaves what the sink holds in
 ROOT/result.parquet, `faults` in ROOT/results/<point>.parquet. Settings: job (join, or enrich: the
-right side is a table), algorithm, refresh (look whether the table has changed, then run), shed (a
-strategy; a third of the rows are left out, and go to ROOT/shed), master, memory, partitions,
-slice_ms, points, java (options of the JVM), and any Spark setting with its dots.
+right side is a table), algorithm, refresh (look whether the table has changed, then run),
+refresh_every (how often to look while it runs), shed (a strategy; a third of the rows are left out,
+and go to ROOT/shed), master, memory, partitions, slice_ms, points, java (options of the JVM), and
+any Spark setting with its dots.
 
 An algorithm is a name, or `name-within-width` for a band join; one for several inputs joins copies
 of left rows besides, in partitions by two attributes. Several algorithms, with commas in between,
@@ -62,6 +63,7 @@ class Runner:
         self.job = settings.pop("job", "join")
         self.algorithms = settings.pop("algorithm", "auto").split(",")
         self.refresh = bool(settings.pop("refresh", ""))
+        self.refresh_every = settings.pop("refresh_every", None)
         self.shed = settings.pop("shed", None)
         self.memory = settings.pop("memory", "200KB")
         self.partitions = int(settings.pop("partitions", 2))
@@ -111,6 +113,8 @@ class Runner:
             more = {"shed": Shedding(self.shed, rates=Rates(3, 2)), "shed_to": root / "shed"}
         if self.job == "enrich":
             call, right = dovetail.enrich, str(root / "right")
+            if self.refresh_every is not None:
+                more["refresh"] = self.refresh_every
             if self.refresh:
                 dovetail.refresh(root / "state")
         kilobytes = int(self.memory.removesuffix("KB"))

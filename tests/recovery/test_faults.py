@@ -40,6 +40,12 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
         {**JOIN, "algorithm": "miner", "memory": "220KB"},
     ),
     "task of enrich is tried again": ("local[2,4]", POINTS, ENRICH),
+    # by turns, as above
+    "task of another enrich is tried again": (
+        "local[2,4]",
+        LASTING,
+        {**ENRICH, "algorithm": "ssbj,inl"},
+    ),
     "query of enrich is started again": (
         "local[2,1]",
         (*LASTING[2:], *SHED_POINTS),
@@ -74,7 +80,8 @@ def run_faults(way: str, tools: Any, root: Path) -> tuple[Path, Any]:
             rows = tools.make_rows(side, rng, 420, 250, number * 1000)
             job.write(f"{home}/pool/{side}", rows, 1)
     if query["job"] == "enrich":
-        job.write("right", tools.make_rows("right", rng, 900, 250, 0), 2)
+        for home in sorted({home_of(way, point)[0] for point in points}):
+            job.write(f"{home}/right", tools.make_rows("right", rng, 900, 250, 0), 2)
     armed = root / "armed"
     armed.mkdir()
     environment = {"DOVETAIL_FAULT": str(armed)}

@@ -56,6 +56,8 @@ _CHUNK = 500_000
 GOALS = {
     "busy, 20M at 10 %": (3.0, ("spark-busy/20M-10%",)),
     "median wait, 20M at 10 %": (5.0, ("spark-wait50/20M-10%",)),
+    "busy, 3.5M at 1 %": (1.0, ("spark-busy/3.5M-1%",)),
+    "median wait, 3.5M at 1 %": (1.0, ("spark-wait50/3.5M-1%",)),
     "busy, 3.5M at 10 %": (1.0, ("spark-busy/3.5M-10%",)),
     "median wait, 3.5M at 10 %": (1.0, ("spark-wait50/3.5M-10%",)),
 }

@@ -7,8 +7,22 @@ import pytest
 
 from dovetail.bench import spark_enrich_turns
 from dovetail.bench.measure import Measured, Runs
-from dovetail.bench.spark_enrich import KEEPS_UP, _far_behind, _pace, _that_keep_up
+from dovetail.bench.spark_enrich import (
+    GOALS,
+    KEEPS_UP,
+    SHARES,
+    _far_behind,
+    _pace,
+    _that_keep_up,
+)
 from dovetail.bench.spark_enrich_turns import Feeder, MicroBatch, _waits
+
+
+def test_goals_when_the_table_is_small_then_are_of_both_budgets() -> None:
+    labels = {label for _, (label,) in GOALS.values()}
+    for budget in SHARES:
+        for clock in ("busy", "wait50"):
+            assert f"spark-{clock}/3.5M-{budget}" in labels
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def _push(run: Run, rows: int) -> None:
 def _batched(relation: Relation, law: Law, seed: list[int], memory: int) -> Measured:
     """Batches that working memory has room for; the second counts."""
     with _nested_loops(relation, law, seed, memory) as run:
-        rows = batch_rows(relation, memory)
+        rows = batch_rows(relation.stream_row_bytes, max(2 * memory, _LEAST_BUDGET))
         run.push(rows)
         before = run.tally
         run.push(rows)
@@ -139,11 +139,10 @@ def _batched(relation: Relation, law: Law, seed: list[int], memory: int) -> Meas
     return _rates(tally, relation, scans=False)
 
 
-def batch_rows(relation: Relation, memory: int) -> int:
+def batch_rows(stream_row_bytes: int, budget_bytes: int) -> int:
     """As many rows as the working memory of index nested loops has room for."""
-    working = max(2 * memory, _LEAST_BUDGET) * WORKING_SHARE
-    row_bytes = relation.stream_row_bytes + 2 * INDEX_BYTES_PER_ROW
-    return max(1, min(_MOST_BATCH, int(working / 4 / row_bytes)))
+    row_bytes = stream_row_bytes + 2 * INDEX_BYTES_PER_ROW
+    return max(1, min(_MOST_BATCH, int(budget_bytes * WORKING_SHARE / 4 / row_bytes)))
 
 
 def _rates(tally: Tally, relation: Relation, *, scans: bool) -> Measured:
@@ -168,8 +167,9 @@ def open_sqlite(relation: Relation, path: Path) -> tuple[Sqlite, Way]:
     sqlite = Sqlite(table, path, _LEAST_BUDGET, relation.spec.stream)
 
     def way(relation: Relation, law: Law, seed: list[int], memory: int) -> Measured:
-        sqlite.limit(max(memory, _LEAST_BUDGET // 2))
-        feed, rows = Feed(relation, law, seed), batch_rows(relation, memory)
+        memory = max(memory, _LEAST_BUDGET // 2)
+        sqlite.limit(memory)
+        feed, rows = Feed(relation, law, seed), batch_rows(relation.stream_row_bytes, 2 * memory)
         sqlite.join(feed.take(rows))
         batch = feed.take(rows)
         started = time.perf_counter()

@@ -22,6 +22,7 @@ MODULES = (
     "dovetail.bench.enrich_kernel",
     "dovetail.bench.enrich_growth",
     "dovetail.bench.mesh",
+    "dovetail.bench.mesh_load",
     "dovetail.bench.ssbj",
     "dovetail.bench.spark_enrich",
     "dovetail.bench.spark_diner",

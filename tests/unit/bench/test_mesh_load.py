@@ -1,0 +1,83 @@
+"""The benchmark of Seek over the arrival rate, at a tiny size."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.bench import mesh, mesh_load, registry
+from dovetail.bench.mesh_load import WAYS, serve
+from dovetail.bench.progress import Silent
+from dovetail.bench.result import Result
+from dovetail.bench.semistream_runs import STORAGES, Law, each_once, opened, stage
+
+ROWS = 4_800
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows and pages: these tests are not about the numbers."""
+    for module in (mesh, mesh_load):
+        monkeypatch.setattr(module, "PAGES", 240)
+        monkeypatch.setattr(module, "LOOPS", 12)
+    monkeypatch.setattr(mesh_load, "RATES", (1, 2_000))
+    monkeypatch.setattr(mesh_load, "_LEAST_ROWS", 20)
+    monkeypatch.setattr(mesh_load, "_MOST_ROWS", 500)
+
+
+def test_run_when_tiny_then_has_its_labels_and_charts(
+    assert_sound: Callable[[Result], None],
+) -> None:
+    benchmark = registry.find("mesh-load")
+    config = benchmark.configure(rows=ROWS, repetitions=("2",))
+    result = registry.run(benchmark, config, Silent())
+    assert_sound(result)
+    labels = {"inl/rate=1", "meshjoin/rate=2000", "seek-uncached/rate=1", "inl-wait/rate=2000"}
+    assert labels <= set(result.ratios)
+    assert result.ratios["meshjoin/rate=1"].median is not None
+    assert result.ratios["meshjoin/rate=1"].median > 2, "a lookup waits for no scan"
+    assert [list(chart["lines"]) for chart in result.facts["charts"]] == [list(WAYS)] * 2
+
+
+@pytest.mark.parametrize("name", list(WAYS))
+def test_serve_when_rows_come_far_apart_then_each_waits_for_its_own_work(
+    name: str, tmp_path: Path
+) -> None:
+    relation = stage(each_once(ROWS), tmp_path / "table", pages=240)
+    way, law = WAYS[name], Law(ROWS, 0.5, 1)
+    arrivals = np.arange(1.0, 11.0) * 1_000
+    with opened(name, relation, law, [1], 400_000, **way.options(relation)) as run:
+        found = serve(run, way, arrivals, relation)
+        assert run.tally.results == 10
+        run.drain()
+    assert 0 < found.seconds["wait"] <= found.seconds["work"] + 1e-9
+    assert found.facts["busy_share"] < 0.01
+    if name != "meshjoin":  # which has more than the rows' own pages to read
+        seek = STORAGES["disk"].seek_seconds
+        assert found.seconds["work"] == pytest.approx(seek * found.facts["seeks_per_row"], rel=0.1)
+
+
+def test_serve_when_all_rows_come_at_once_then_work_limits_the_wait(tmp_path: Path) -> None:
+    relation = stage(each_once(ROWS), tmp_path / "table", pages=240)
+    law = Law(ROWS, 0.5, 1)
+    found = {}
+    for name, way in WAYS.items():
+        with opened(name, relation, law, [1], 400_000, **way.options(relation)) as run:
+            found[name] = serve(run, way, np.full(400, 1.0), relation)
+            run.drain()
+        assert found[name].seconds["wait"] <= 400 * found[name].seconds["work"] + 1e-9
+    assert found["seek"].seconds["wait"] < found["inl"].seconds["wait"]
+
+
+def test_reads_when_the_next_is_within_reach_then_what_lies_between_passes(tmp_path: Path) -> None:
+    relation = stage(each_once(ROWS), tmp_path / "table", pages=240)
+    with opened("seek", relation, Law(ROWS, 0.5, 1), [1], 400_000) as run:
+        table = run.table
+        table.reach = 100
+        reads = [(0, 20), (20, 40), (140, 160), (261, 280), (0, 20)]
+        counts = []
+        for begin, end in reads:
+            table.codes_at(begin, end)
+            counts.append((table.seeks, table.scanned))
+    assert counts == [(1, 20), (1, 40), (1, 160), (2, 179), (3, 199)]

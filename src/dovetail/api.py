@@ -78,6 +78,7 @@ def join_all(
     partitions: int | None = None,
     slice_ms: int = 250,
     sizes: Mapping[str, float] | None = None,
+    history: "Mapping[str, DataFrame] | None" = None,
     name: str = "join_all",
 ) -> "DataFrame":
     """Join several streams, or several batch DataFrames, inside a memory budget.
@@ -94,7 +95,10 @@ def join_all(
     within: makes a band of every pair without a third item, as for `join`.
     sizes: about how many rows each input has, by name; relative numbers will do. They decide how
         rows are split over partitions where inputs are joined on different columns. Default: what
-        Spark knows of batch inputs; streams count as equally large.
+        `history` has, or Spark knows of batch inputs; else streams count as equally large.
+    history: batch DataFrames by name with rows like those to come, or the batch inputs themselves.
+        Rows are then split so that the fullest partition is smallest by a sample of these, for
+        which Spark reads their join columns, now. Default: keys count as spread evenly.
     algorithm: `"auto"` or `"miner"` (keeps the rows that are likeliest to join, spills the rest),
         `"miner-paper"` (as published), or its rival `"mjoin"`.
     partitions: how many partitions at most; default: the session's parallelism. Joined on one
@@ -116,7 +120,7 @@ def join_all(
     from dovetail.spark.plan_all import plan_join_all
 
     options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
-    return plan_join_all(inputs, options, name)
+    return plan_join_all(inputs, options, name, history)
 
 
 def enrich(
@@ -318,9 +322,9 @@ def explain_join_all(
     How rows are split over the partitions, how many travel, and what is kept; and the same for a
     cascade of two-way joins in its best order, with the intermediate results that it would have.
 
-    history: for streams, batch DataFrames by name with rows like those to come.
+    history: as for `join_all`; for streams, it is also what is counted.
     count: whether to count rows and keys of batch inputs or of `history`, for which Spark reads
-        their join columns; False reads nothing, and predicts no numbers of rows.
+        their join columns; False predicts no numbers of rows, and reads no batch inputs.
 
     >>> print(dovetail.explain_join_all({"a": a, "b": b, "c": c}, on="id", memory="64MB"))
     """

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.api import explain, explain_enrich, explain_join_all
+from dovetail.api import explain, explain_enrich
 from dovetail.cli import jobs
 from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, JoinJob, read_job
 from dovetail.cli.session import spark_session
@@ -109,12 +109,17 @@ def _join(
 def _join_all(
     console: Console, session: "SparkSession", job: JoinAllJob, sample: int | None
 ) -> "Explanation":
+    from dovetail.spark.explain_all import explain_join_all_planned
+
     inputs = jobs.open_all(session, job)
     count = sample != 0 and jobs.are_files(job)
-    history = jobs.open_all(session, job, as_batch=True) if count else None
+    files = jobs.open_all(session, job, as_batch=True) if count or job.history else None
+    history = files if job.history else None
     counting = announce(console, "Counting the inputs") if count else nullcontext()
     with jobs.blame(job, "join_all"), counting:
-        return explain_join_all(inputs, history=history, count=count, **vars(job.join_all))
+        return explain_join_all_planned(
+            inputs, job.join_all, "join_all", history, count=count, to_count=files
+        )
 
 
 def _enrich(

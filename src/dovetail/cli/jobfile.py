@@ -109,6 +109,7 @@ class JoinAllJob(_Frame):
     """A file with `[join_all]`, checked."""
 
     inputs: Mapping[str, Source]
+    history: bool  #: whether rows are split by a sample of the inputs' files
     join_all: JoinAllOptions
 
 
@@ -133,10 +134,12 @@ def read_job(file: Path) -> Job:
         _trigger(file, content.get("trigger", {})),
     )
     if kind == "join_all":
+        history, all_options = join_all_options(file, content["join_all"], mode, sink.checkpoint)
+        inputs_by_name = _inputs(file, content["inputs"], mode)
+        if history:
+            _check_are_files(file, inputs_by_name)
         return JoinAllJob(
-            **vars(frame),
-            inputs=_inputs(file, content["inputs"], mode),
-            join_all=join_all_options(file, content["join_all"], mode, sink.checkpoint),
+            **vars(frame), inputs=inputs_by_name, history=history, join_all=all_options
         )
     sources = [_source(file, name, content[name], mode) for name in _INPUTS[kind]]
     if kind == "join":
@@ -239,6 +242,15 @@ def _inputs(file: Path, values: Any, mode: str) -> dict[str, Source]:
     names = tuple(values) if isinstance(values, dict) else ()
     Section(file, "inputs", values, names)
     return {name: _source(file, f"inputs.{name}", values[name], mode) for name in names}
+
+
+def _check_are_files(file: Path, inputs: Mapping[str, Source]) -> None:
+    for source in inputs.values():
+        if source.format not in FILE_FORMATS:
+            raise JobFileError(
+                f"{file}: join_all.history takes a sample of files, but {source.side}.format is "
+                f"{source.format!r}; leave it out, and say with sizes how long streams are"
+            )
 
 
 def _sink(file: Path, values: Any, mode: str) -> Sink:

@@ -45,13 +45,16 @@ def join_options(file: Path, values: Any, mode: str, checkpoint: str | None) -> 
     )
 
 
-def join_all_options(file: Path, values: Any, mode: str, checkpoint: str | None) -> JoinAllOptions:
+def join_all_options(
+    file: Path, values: Any, mode: str, checkpoint: str | None
+) -> tuple[bool, JoinAllOptions]:
+    """Whether the files that are there are the history to go by, and the options."""
     known = ("on", "within", "memory", "state", "algorithm", "partitions", "slice_ms", "sizes")
-    section = Section(file, "join_all", values, known)
+    section = Section(file, "join_all", values, (*known, "history"))
     state = section.location("state")
     if state is None and mode == "stream":
         state = f"{checkpoint}/dovetail/join_all"  # as dovetail.join_all itself would have it
-    return JoinAllOptions(
+    return section.flag("history"), JoinAllOptions(
         on=_on_all(section),
         within=_within(section),
         memory=_memory(section),

@@ -24,8 +24,9 @@ def plan(session: "SparkSession", job: Job) -> "DataFrame":
         return join_inputs(job, *open_inputs(session, job))
     if isinstance(job, JoinAllJob):
         inputs = open_all(session, job)
+        history = open_all(session, job, as_batch=True) if job.history else None
         with blame(job, "join_all"):
-            return join_all(inputs, **vars(job.join_all))
+            return join_all(inputs, history=history, **vars(job.join_all))
     stream = open_stream(session, job)
     with blame(job, "enrich"):
         return enrich(stream, job.table, **vars(job.enrich))

@@ -34,7 +34,7 @@ class PlannedJoinAll:
     asked_partitions: int | None
     batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
     streaming: bool
-    sizes_known: str  #: where the sizes come from that the shares were chosen by
+    chosen_by: str  #: what the shares were
     state: Path | None = None
     state_note: str = ""
     samples: tuple[pa.Table | None, ...] = ()
@@ -106,7 +106,7 @@ def _partitions(plan: PlannedJoinAll) -> list[str]:
     return [
         *lines,
         f"to how many of them a row goes: {copies}; each result comes about in one of them",
-        f"so that the least comes to each partition, {plan.sizes_known}",
+        plan.chosen_by,
     ]
 
 

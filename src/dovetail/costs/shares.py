@@ -15,11 +15,12 @@ alone. The others go to every range that the anchor's value can be in, one or tw
 Load. Keys taken to be spread evenly, an input of w bytes brings w divided by the shares of its
 dimensions to each partition. Shares are the whole numbers for which the sum is least, their product
 at most the number of partitions asked for. Larger shares never bring more, so the last one is what
-the others leave.
+the others leave. How full the fullest partition is, with the keys that there are, a sample tells
+(`cellloads`).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ from dovetail.multiway import MultiWaySpec
 BANDS_IN_A_CELL = 8  #: how many times as wide as a band a range of values is
 _SPILL_OVER = 2 / BANDS_IN_A_CELL  # of the rows beside an anchor go to a second range
 _LONG_MAX = int(np.iinfo(np.int64).max)
-_CLEARLY = 1 - 1e-9  # so that rounding does not choose between equal loads
+CLEARLY = 1 - 1e-9  #: so that rounding does not choose between equal loads
 
 Column = tuple[int, str]  # an input and a column of it
 
@@ -89,20 +90,35 @@ def dimensions_of(spec: MultiWaySpec) -> tuple[Dimension, ...]:
 
 def choose_grid(dimensions: Sequence[Dimension], weights: Sequence[float], partitions: int) -> Grid:
     """The shares that bring the least to a partition; `weights` are the sizes of the inputs."""
+    return likely_grids(dimensions, weights, partitions, 1)[0]
+
+
+def likely_grids(
+    dimensions: Sequence[Dimension], weights: Sequence[float], partitions: int, most: int
+) -> list[Grid]:
+    """The shares that bring the least to a partition first, `most` of them or fewer.
+
+    No share of any of them could be larger.
+    """
     divisible = [number for number, one in enumerate(dimensions) if one.divisible]
-    best: tuple[float, dict[int, int]] = (math.inf, {})
+    best: list[tuple[float, dict[int, int]]] = []
+
+    def clearly_less(load: float, than: tuple[float, dict[int, int]]) -> bool:
+        return load < than[0] * CLEARLY
 
     def search(depth: int, left: int, loads: list[float], chosen: dict[int, int]) -> None:
-        nonlocal best
         rest = divisible[depth:]
         least = sum(
             load / left if any(i in dimensions[n] for n in rest) else load
             for i, load in enumerate(loads)
         )
-        if least >= best[0] * _CLEARLY:
+        if len(best) == most and not clearly_less(least, best[-1]):
             return
         if not rest:
-            best = (least, chosen)
+            if _is_largest(chosen.values(), partitions):
+                place = sum(not clearly_less(least, known) for known in best)
+                best.insert(place, (least, chosen))
+                del best[most:]
             return
         one = dimensions[rest[0]]
         for share in range(left, 0, -1) if len(rest) > 1 else (left,):
@@ -110,8 +126,14 @@ def choose_grid(dimensions: Sequence[Dimension], weights: Sequence[float], parti
             search(depth + 1, left // share, brought, {**chosen, rest[0]: share})
 
     search(0, partitions, [max(weight, 1e-9) for weight in weights], {})
-    shares = tuple(best[1].get(number, 1) for number in range(len(dimensions)))
-    return Grid(tuple(dimensions), shares)
+    every = range(len(dimensions))
+    return [Grid(tuple(dimensions), tuple(one.get(n, 1) for n in every)) for _, one in best]
+
+
+def _is_largest(shares: Collection[int], partitions: int) -> bool:
+    """Whether a larger share would make too many partitions, whichever it is."""
+    product = math.prod(shares)
+    return all(product // share * (share + 1) > partitions for share in shares)
 
 
 def _components(spec: MultiWaySpec, *, bands: bool) -> Iterator[list[Column]]:

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 
 from dovetail.costs.shares import BANDS_IN_A_CELL
 from dovetail.kernel.protocol import LEFT
+from dovetail.spark.layout import part_of
 
 _LONG = np.iinfo(np.int64)
 _FARTHEST_CELL = 2.0**45  # floats beyond share one: their distance is lost in rounding
@@ -44,13 +45,18 @@ def band_partitions(
     key: Column, type_: DataType, within: int | float, partitions: int, side: int
 ) -> Column:
     """The partitions of a row, an array: one of a left row, one or two of a right row."""
+    chosen = [part_of(hash_, partitions) for hash_ in band_hashes(key, type_, within, side)]
+    return F.array_distinct(F.array(*chosen))
+
+
+def band_hashes(key: Column, type_: DataType, within: int | float, side: int) -> list[Column]:
+    """The hashes of the cells that a row goes to, two at the most, which may be the same."""
     if isinstance(type_, (FloatType, DoubleType)):
         cells = _float_cells(key.cast("double"), float(within), side)
     else:
         number = _whole_number(key, type_)
         cells = [F.lit(0)] if number is None else _whole_cells(number, int(within), side)
-    chosen = [F.pmod(F.hash(cell), F.lit(partitions)).cast(IntegerType()) for cell in cells]
-    return F.array_distinct(F.array(*chosen))
+    return [F.hash(cell) for cell in cells]
 
 
 def _whole_cells(number: Column, within: int, side: int) -> list[Column]:

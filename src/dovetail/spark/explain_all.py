@@ -16,15 +16,15 @@ from dovetail.costs.cascade import Counted
 from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_all import PlannedJoinAll, explain_join_all
 from dovetail.costs.keysample import BUCKETS
-from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT
 from dovetail.multiway import Edge
 from dovetail.spark.bands import band_partitions
 from dovetail.spark.explain import BATCH_ROWS, WIDTH_ROWS, resolve_for_words
-from dovetail.spark.layout import arrow_schema, partition_of, quoted
+from dovetail.spark.layout import partition_of, quoted
 from dovetail.spark.plan import with_keys
-from dovetail.spark.plan_all import Inputs, cell_counts, resolve_join_all
+from dovetail.spark.plan_all import cell_counts, known_shares, resolve_join_all
 from dovetail.spark.sampling import MATCHING_IN_CELL
+from dovetail.spark.shares import Inputs, checked_history
 from dovetail.specs import JoinAllOptions, JoinAllSpec
 
 
@@ -35,10 +35,14 @@ def explain_join_all_planned(
     history: Inputs | None,
     *,
     count: bool,
+    to_count: Inputs | None = None,
 ) -> Explanation:
-    """Check the arguments as `plan_join_all` would, and say what the plan would be."""
+    """Check the arguments as `plan_join_all` would, and say what the plan would be.
+
+    to_count: what to count where there is no history by which `plan_join_all` would go.
+    """
     spec, state, note = resolve_for_words(
-        lambda chosen: resolve_join_all(inputs, chosen, name), options
+        lambda chosen: resolve_join_all(inputs, chosen, name, history), options
     )
     first = next(iter(inputs.values()))
     plan = PlannedJoinAll(
@@ -51,11 +55,11 @@ def explain_join_all_planned(
         asked_partitions=options.partitions,
         batch_rows=int(first.sparkSession.conf.get(BATCH_ROWS) or 10_000),
         streaming=first.isStreaming,
-        sizes_known=_source(options, streaming=first.isStreaming),
+        chosen_by=_reason(first, options, history, kept=known_shares(state) is not None),
         state=state,
         state_note=note,
     )
-    frames = history or (None if first.isStreaming else inputs)
+    frames = history or to_count or (None if first.isStreaming else inputs)
     if not count:
         return explain_join_all(replace(plan, why_not_counted="count=False"))
     if frames is None:
@@ -64,7 +68,7 @@ def explain_join_all_planned(
             "rows like those to come, the same files say, as history={name: ...}"
         )
         return explain_join_all(replace(plan, why_not_counted=why))
-    ordered = _checked(frames, spec)
+    ordered = checked_history(frames, spec)
     samples = tuple(frame.limit(WIDTH_ROWS).toArrow() for frame in ordered.values())
     return explain_join_all(replace(plan, samples=samples, counted=counted(ordered, spec)))
 
@@ -105,29 +109,22 @@ def _buckets(frame: DataFrame, edge: Edge, side: int) -> NDArray[np.float64]:
     return counts
 
 
-def _source(options: JoinAllOptions, *, streaming: bool) -> str:
-    if options.sizes is not None:
-        return "going by the sizes given"
-    if streaming:
-        return "taking the streams to be equally long (sizes= tells otherwise)"
-    return "going by what Spark knows of the inputs' sizes (sizes= tells otherwise)"
-
-
-def _checked(frames: Inputs, spec: JoinAllSpec) -> Inputs:
-    """The DataFrames to count, in the order of the inputs."""
-    found = {}
-    for name, schema, keys in zip(
-        spec.multiway.names, spec.multiway.schemas, spec.keys, strict=True
-    ):
-        frame = frames.get(name)
-        if frame is None or frame.isStreaming:
-            raise ArgumentError(f"history= has no batch DataFrame for the input {name!r}")
-        known = arrow_schema(name, frame)
-        for key in keys:
-            if key not in known.names or known.field(key).type != schema.field(key).type:
-                raise ArgumentError(
-                    f"history=: the DataFrame of {name!r} has no column {key!r} of type "
-                    f"{schema.field(key).type}, as the input has"
-                )
-        found[name] = frame.select([frame[quoted(column)] for column in schema.names])
-    return found
+def _reason(
+    first: DataFrame, options: JoinAllOptions, history: Inputs | None, *, kept: bool
+) -> str:
+    """What the shares were chosen by."""
+    if kept:
+        return "as the state directory was begun with"
+    given = options.sizes is not None
+    if history is not None:
+        sizes = ", going by the sizes given" if given else ""
+        return f"so that the least comes to the fullest one by a sample of history={sizes}"
+    sizes = "going by what Spark knows of the inputs' sizes (sizes= tells otherwise)"
+    if given:
+        sizes = "going by the sizes given"
+    elif first.isStreaming:
+        sizes = "taking the streams to be equally long (sizes= tells otherwise)"
+    return (
+        f"so that the least comes to each partition, {sizes}, keys spread evenly (history= tells "
+        "otherwise)"
+    )

@@ -129,6 +129,16 @@ def union_layout(*schemas: StructType) -> UnionLayout:
 
 def partition_of(keys: list[Column], types: list[DataType], partitions: int) -> Column:
     """The hash partition of a key, equal for keys that Spark calls equal."""
+    return part_of(key_hash(keys, types), partitions)
+
+
+def part_of(hash_: Column, parts: int) -> Column:
+    """Which of so many parts a hash falls into."""
+    return F.pmod(hash_, F.lit(parts)).cast(IntegerType())
+
+
+def key_hash(keys: list[Column], types: list[DataType]) -> Column:
+    """The hash of a key, an int, equal for keys that Spark calls equal."""
     normal = []
     for column, type_ in zip(keys, types, strict=True):
         if isinstance(type_, (FloatType, DoubleType)):
@@ -136,7 +146,7 @@ def partition_of(keys: list[Column], types: list[DataType], partitions: int) -> 
             nan = F.lit(float("nan")).cast(type_)
             column = F.when(F.isnan(column), nan).otherwise(column + zero)
         normal.append(column)
-    return F.pmod(F.hash(*normal), F.lit(partitions)).cast(IntegerType())
+    return F.hash(*normal)
 
 
 def mark_partition(shuffled: DataFrame) -> DataFrame:

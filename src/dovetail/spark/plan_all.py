@@ -8,9 +8,10 @@ that is cut, that is one cell, and nothing is copied.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -19,19 +20,18 @@ from pyspark.sql.types import DataType, IntegerType, StructType
 
 from dovetail.costs.explain import row_width
 from dovetail.errors import ArgumentError
-from dovetail.kernel.protocol import LEFT, RIGHT
-from dovetail.spark.bands import band_partitions
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
     arrow_schema,
     mark_partition,
-    partition_of,
+    part_of,
     union_layout,
     woken_partition,
 )
 from dovetail.spark.plan import check_collations, clock_of, default_state, with_keys
 from dovetail.spark.session import check_session
+from dovetail.spark.shares import Inputs, checked_history, dimension_hashes, sample_hashes
 from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
@@ -44,13 +44,14 @@ from dovetail.specs import (
     state_path,
 )
 
-Inputs = Mapping[str, DataFrame]
 _TARGET = "__dovetail_target"
 
 
-def plan_join_all(inputs: Inputs, options: JoinAllOptions, name: str) -> DataFrame:
+def plan_join_all(
+    inputs: Inputs, options: JoinAllOptions, name: str, history: Inputs | None = None
+) -> DataFrame:
     """The joined DataFrame; every argument is checked before anything is built."""
-    spec = resolve_join_all(inputs, options, name)
+    spec = resolve_join_all(inputs, options, name, history)
     frames = list(inputs.values())
     layout = union_layout(*(frame.schema for frame in frames))
     shuffled = _shuffled(frames, spec, layout)
@@ -65,8 +66,13 @@ def plan_join_all(inputs: Inputs, options: JoinAllOptions, name: str) -> DataFra
     return shuffled.mapInArrow(step, _output_schema(spec, frames))
 
 
-def resolve_join_all(inputs: Inputs, options: JoinAllOptions, name: str) -> JoinAllSpec:
-    """The checked spec, and a check of the state directory if there is one already."""
+def resolve_join_all(
+    inputs: Inputs, options: JoinAllOptions, name: str, history: Inputs | None = None
+) -> JoinAllSpec:
+    """The checked spec, and a check of the state directory if there is one already.
+
+    Of `history` a sample is read if there are shares to choose.
+    """
     check_names(inputs)
     streaming = _all_stream(inputs)
     session = next(iter(inputs.values())).sparkSession
@@ -74,11 +80,12 @@ def resolve_join_all(inputs: Inputs, options: JoinAllOptions, name: str) -> Join
     if streaming and options.state is None:
         options = replace(options, state=default_state(session, name))
     schemas = {name: arrow_schema(name, frame) for name, frame in inputs.items()}
-    known = Known(parallelism, shares=_known_shares(options) if streaming else None)
+    known = Known(parallelism, shares=known_shares(options.state) if streaming else None)
     spec = join_all_spec(schemas, options, known)
-    if not streaming and options.sizes is None and len(spec.grid.dimensions) > 1:
-        rows = [estimated_rows(inputs[name], schema) for name, schema in schemas.items()]
-        spec = join_all_spec(schemas, options, replace(known, rows=rows))
+    frames = None if history is None else checked_history(history, spec)
+    if known.shares is None and len(spec.grid.dimensions) > 1:
+        known = _sized(inputs, options, known, spec, frames)
+        spec = join_all_spec(schemas, options, known)
     for (input_name, frame), keys in zip(inputs.items(), spec.keys, strict=True):
         check_collations(input_name, frame.schema, keys)
     if streaming and spec.state is not None and (spec.state / IDENTITY).exists():
@@ -103,11 +110,27 @@ def _all_stream(inputs: Inputs) -> bool:
     return bool(streaming)
 
 
-def _known_shares(options: JoinAllOptions) -> Sequence[int] | None:
+def _sized(
+    inputs: Inputs,
+    options: JoinAllOptions,
+    known: Known,
+    spec: JoinAllSpec,
+    history: Inputs | None,
+) -> Known:
+    """What there is to choose shares by."""
+    if history is not None:
+        samples, counted = sample_hashes(history, spec)
+        return replace(known, rows=counted, samples=samples)
+    if next(iter(inputs.values())).isStreaming or options.sizes is not None:
+        return known
+    pairs = zip(inputs.values(), spec.inputs, strict=True)
+    return replace(known, rows=[estimated_rows(frame, schema) for frame, schema in pairs])
+
+
+def known_shares(state: str | Path | None) -> Sequence[int] | None:
     """The shares that a state directory was begun with: rows in it are where these sent them."""
-    assert options.state is not None
-    root = state_path(options.state)
-    if not (root / IDENTITY).exists():
+    root = None if state is None else state_path(state)
+    if root is None or not (root / IDENTITY).exists():
         return None
     shares: Any = read_identity(root).get("shares")
     return shares if isinstance(shares, list) else None
@@ -190,12 +213,11 @@ def _parts(
         return None
     keys = [layout.column(side, schema.names.index(name)) for name in names]
     types: list[DataType] = [schema[name].dataType for name in names]
-    if dimension.reach is None:
-        # salted, so that two columns with the same values are cut differently
-        return [partition_of([F.lit(number), *keys], [IntegerType(), *types], share)]
-    role = LEFT if dimension.anchored[side] else RIGHT
-    ranges = band_partitions(keys[0], types[0], dimension.reach, share, role)
-    return [F.get(ranges, F.lit(part)) for part in range(1 if role == LEFT else 2)]
+    parts = [part_of(h, share) for h in dimension_hashes(dimension, number, side, keys, types)]
+    if len(parts) == 1:
+        return parts
+    each_once = F.array_distinct(F.array(*parts))
+    return [F.get(each_once, F.lit(place)) for place in range(len(parts))]
 
 
 def cell_counts(inputs: Inputs, spec: JoinAllSpec) -> list[dict[int, int]]:

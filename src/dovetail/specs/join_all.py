@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail.costs.cellloads import HashSample, choose_by_sample
 from dovetail.costs.explain import row_width
 from dovetail.costs.shares import Grid, choose_grid, dimensions_of
 from dovetail.errors import ArgumentError, UnknownColumnError
@@ -114,6 +115,7 @@ class Known:
     partitions: int  #: if none are asked for
     rows: Sequence[float] | None = None  #: of each input, about; None: as many of each
     shares: Sequence[int] | None = None  #: that a state directory was begun with
+    samples: Sequence[HashSample] | None = None  #: of each input; None: keys are spread evenly
 
 
 def join_all_spec(
@@ -129,7 +131,7 @@ def join_all_spec(
     algorithm = choose(options.algorithm)
     most = checked_partitions(options.partitions, known.partitions)
     rows = _sizes(multiway.names, options.sizes) or known.rows or [1.0] * len(multiway)
-    grid = _grid(multiway, rows, most, known.shares)
+    grid = _grid(multiway, rows, most, known)
     least = MIN_BYTES_PER_INPUT * len(multiway)
     return JoinAllSpec(
         multiway=multiway,
@@ -159,14 +161,14 @@ def check_names(inputs: Any) -> None:
             )
 
 
-def _grid(
-    spec: MultiWaySpec, rows: Sequence[float], most: int, shares: Sequence[int] | None
-) -> Grid:
+def _grid(spec: MultiWaySpec, rows: Sequence[float], most: int, known: Known) -> Grid:
     dimensions = dimensions_of(spec)
-    if shares is not None and len(shares) == len(dimensions):
-        return Grid(dimensions, tuple(shares))
+    if known.shares is not None and len(known.shares) == len(dimensions):
+        return Grid(dimensions, tuple(known.shares))
     pairs = zip(rows, spec.schemas, strict=True)
     weights = [float(count) * row_width(schema).nbytes for count, schema in pairs]
+    if known.samples is not None:
+        return choose_by_sample(dimensions, weights, most, known.samples)
     return choose_grid(dimensions, weights, most)
 
 

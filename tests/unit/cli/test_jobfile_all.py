@@ -76,9 +76,18 @@ def test_read_when_the_shipped_example_is_read_then_all_is_known(tmp_path: Path)
     text = (REPOSITORY / "examples" / "join_all.toml").read_text()
     job = read(tmp_path, text)
     assert list(job.inputs) == ["customer", "order", "shipment"]
-    for line in ('within = "5 minutes"', 'state = "ckpt/join_all"', "slice_ms = 250"):
+    assert not job.history
+    lines = ('within = "5 minutes"', 'state = "ckpt/join_all"', "slice_ms = 250", "history = true")
+    for line in lines:
         assert f"# {line}" in text
         read(tmp_path, text.replace(f"# {line}", line, 1))
+
+
+def test_read_when_history_is_asked_for_then_inputs_have_to_be_files(tmp_path: Path) -> None:
+    text = ALL.replace('on = "id"', 'on = "id"\nhistory = true')
+    assert read(tmp_path, text).history
+    with pytest.raises(JobFileError, match=r"join_all.history takes a sample of files.*'rate'"):
+        read(tmp_path, text.replace('"parquet"', '"rate"', 1))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +99,7 @@ def test_read_when_the_shipped_example_is_read_then_all_is_known(tmp_path: Path)
         ('on = "id"', 'on = "id"\nalgorithm = "xjoin"', "Allowed: auto, miner, miner-paper, mjoin"),
         ('on = "id"', 'on = "id"\nsizes = { a = "x" }', "join_all.sizes is a table"),
         ('on = "id"', 'on = "id"\npartition = 1', "did you mean 'partitions'?"),
+        ('on = "id"', 'on = "id"\nhistory = "yes"', "join_all.history is a text"),
         ('path = "payments"', 'path = "paymens"', "inputs.auction.path names"),
         ("[sink]", "[left]\n[sink]", "left does not go with [join_all], which has inputs as its"),
         ("[sink]", "[join]\n[sink]", "join_all cannot stand beside join"),

@@ -1,4 +1,6 @@
-"""Which inputs of a partition count as ended: a stream never says, so silence has to tell.
+"""Which inputs of a partition count as ended, and how long work may take that rows could wait for.
+
+A stream never says that it ends, so silence has to tell.
 
 All of them. After some steps without any row, which by then are long (`ends_all`). A query that
 runs with `availableNow` has all of its rows in sight, and one step without rows is enough.
@@ -9,15 +11,21 @@ steps with rows of the others, which were an eighth of all rows up to then: howe
 out wrong, it has cost no more than a few times what it cost to take the rows in.
 
 An input that counts as ended is re-opened by its next row, so being wrong costs time, not results.
+
+Slices. Deferred work is done in slices of time, which double with every silent step. Rows that come
+meanwhile wait until the micro-batch is over, so what it takes to hand the results over counts, too:
+work ends when that would use up the slice.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-MAX_SLICE_MS = 2000  #: the longest slice of deferred work
+MAX_SLICE_MS = 2000  #: the longest micro-batch of deferred work
+WORK_MS = 1500  #: of which the work and its results may take so long; the rest is Spark's
 SILENT_STEPS = 4
 SILENT_SHARE = 1 / 8
+_MANY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,24 @@ class Silence:
 
     def slice_ms(self, first_ms: int) -> int:
         """How long deferred work may take: twice as long with every step."""
-        return min(first_ms << min(self.steps - 1, 16), MAX_SLICE_MS)
+        return min(first_ms << min(self.steps - 1, 16), WORK_MS)
 
     def ends_all(self, first_ms: int, *, last_rows: bool) -> bool:
         """Whether all inputs count as ended; `last_rows`: of a query that ends with its rows."""
         return (last_rows and self.steps > 1) or self.slice_ms(first_ms) >= MAX_SLICE_MS // 2
+
+
+class Handing:
+    """How long this process takes from the end of a step's work until Spark has the results."""
+
+    def __init__(self) -> None:
+        self._seconds_per_byte = 0.0
+
+    def note(self, nbytes: int, seconds: float) -> None:
+        """After a step. Of few bytes the time says nothing about more of them."""
+        if nbytes >= _MANY_BYTES:
+            self._seconds_per_byte = seconds / nbytes
+
+    def seconds(self, nbytes: int) -> float:
+        """About how long so many bytes of results would take."""
+        return nbytes * self._seconds_per_byte

@@ -202,7 +202,7 @@ class Outbox:
         self._schema = schema
         self._handle: Any = None
         self.batches: list[tuple[int, int, int]] = []  # offset, length, checksum
-        self.rows = 0
+        self.rows = self.nbytes = 0
 
     def put(self, batch: pa.RecordBatch) -> None:
         message = batch.serialize()
@@ -216,6 +216,7 @@ class Outbox:
             raise storage_problem(error, self._path, "write results to") from error
         self.batches.append((offset, message.size, zlib.crc32(message)))
         self.rows += batch.num_rows
+        self.nbytes += message.size
 
     def seal(self) -> dict[str, Any]:
         """Make the results durable; returns what a manifest says of them."""

@@ -7,10 +7,10 @@ The order is what makes it exactly once; `state` says why. A task that finds ver
 emits that version's outbox and does nothing else.
 
 Time. While rows come, a step only joins them. A step that was woken by a tick and got no row works
-on what was deferred for a slice of time, which doubles with every silent step up to
-`MAX_SLICE_MS`: new rows wait no longer than a slice, and a long silence is used well. Inputs that
-are silent for long count as ended until their next row (`endings`), or if nothing else is left to
-do: Cleanup does in one go what the Reactive phase would do piece by piece.
+on what was deferred for a slice of time, which doubles with every silent step, so that new rows do
+not wait for long and a long silence is used well. Inputs that are silent for long count as ended
+until their next row (`endings` has both), or if nothing else is left to do: Cleanup does in one go
+what the Reactive phase would do piece by piece.
 
 Load. A step of an enrichment may leave rows out before they are pushed, and may go on working so
 that rows do not wait too long; `overload` says when. What it left out is published between the
@@ -38,7 +38,7 @@ from dovetail.errors import DovetailError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
 from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot, Status
-from dovetail.spark.endings import MAX_SLICE_MS, Silence
+from dovetail.spark.endings import MAX_SLICE_MS, Handing, Silence
 from dovetail.spark.faults import fault_point
 from dovetail.spark.layout import UnionLayout, are_last_rows, partition_in
 from dovetail.spark.metrics import add_step, append_record, empty_totals
@@ -63,6 +63,7 @@ class Cached:
 
 
 _cached: Cached | None = None
+_handing = Handing()
 
 
 def streaming_step(
@@ -131,6 +132,7 @@ class StreamingTask:
         self._tuned: dict[str, Any] | None = None  # what is remembered of settings that change
         self._join_seconds = 0.0  # of the operator alone
         self._last_rows = False  # the query ends with the rows that it has
+        self._worked: float | None = None  # until when
 
     def run(self, batches: Batches, query_id: str) -> Batches:
         self.query_id = query_id
@@ -147,6 +149,9 @@ class StreamingTask:
             yield out
             if number == 0:
                 fault_point("mid-emit")
+        if self._worked is not None:
+            nbytes = sum(length for _, length, _ in winner.header["outbox"]["batches"])
+            _handing.note(nbytes, time.monotonic() - self._worked)
         fault_point("after-emit")
 
     def _compute(self, batches: Batches) -> Manifest:
@@ -190,6 +195,7 @@ class StreamingTask:
             fault_point("after-push")
             silence = silence.then(rows)
             self._defer(operator, silence, outbox)
+            self._worked = time.monotonic()
             fault_point("after-poll")
             snapshot, files = _durable_snapshot(operator)
             fault_point("after-snapshot")
@@ -287,7 +293,9 @@ class StreamingTask:
     def _work_off(self, operator: Operator, slice_ms: int, outbox: Outbox) -> None:
         """Deferred work, for about this long, or for as long as rows would else wait too long."""
         deadline = time.monotonic() + self._watch.slice_ms(slice_ms) / 1000
-        while time.monotonic() < deadline or not self._watch.on_pace(operator):
+        while time.monotonic() + _handing.seconds(
+            outbox.nbytes
+        ) < deadline or not self._watch.on_pace(operator):
             for out in self._timed(operator.poll(_FUEL)):
                 outbox.put(out)
             if operator.status() is Status.IDLE:

@@ -409,6 +409,8 @@ def test_band_join_when_spilling_then_emits_each_pair_once(algorithm: str, runne
     wanted = cases_of(algorithm)
     tally = run_cases(strategy, 250, wanted, lambda case: runner.check(algorithm, case))
     tally.assert_all_happened("spilled", "restores", "cleanup", "arriving")
+    if issubclass(ALGORITHMS[algorithm], Diner):
+        tally.assert_all_happened("reactive", "interrupted cleanups", "paged")
 
 
 # -- against the same operator without a budget ---------------------------------------------

@@ -55,9 +55,10 @@ def run_all(keys: Keys, setting: Setting, directory: Path) -> Happened:
     seen.spilled_bytes = join.ctx.counters.flushed_bytes
     for side in range(2):
         join.finish(side)
+    before = join.ctx.counters.bytes_read
     while join.status() is not Status.DONE:
         seen.later += sum(out.num_rows for out in join.poll(1 << 16))
-    seen.read_bytes = join.ctx.counters.bytes_read
+    seen.read_bytes = join.ctx.counters.bytes_read - before
     store.close()
     return seen
 
@@ -83,6 +84,7 @@ def drawn(kind: str) -> Keys:
         ("uniform", "xjoin", None, 0.05),
         ("zipf", "xjoin", None, 0.05),
         ("near", "xjoin", None, 0.05),
+        ("uniform", "diner", None, 0.07),
         ("uniform", "diner", 2, 0.07),
         ("zipf", "diner", None, 0.2),  # which rows it keeps hangs on chance
     ],

@@ -342,10 +342,14 @@ def test_flush_when_needed_twice_for_one_batch_then_both_know_the_joins(benches:
 @pytest.mark.parametrize("options", [OPTIONS, PAPER], ids=["zone maps", "paper"])
 @pytest.mark.parametrize("spec", [SPEC, BAND], ids=["equality", "band"])
 @pytest.mark.parametrize("restored", [False, True], ids=["", "restored"])
+@pytest.mark.parametrize("every", [1, 5], ids=["rows after each", "rows after every fifth"])
 def test_reactive_when_left_after_every_block_then_every_pair_comes_once(
-    benches: Benches, options: DinerOptions, spec: TwoWaySpec, restored: bool
+    benches: Benches, options: DinerOptions, spec: TwoWaySpec, restored: bool, every: int
 ) -> None:
-    """Rows and blocks come between any two blocks; `check` recounts the joined rectangle."""
+    """Rows come, and a block is flushed, between any two blocks that are joined, or more rarely.
+
+    `check` recounts the joined rectangle.
+    """
     bench = benches(spec=spec, options=options)
     rng = np.random.default_rng(3)
     scattered(bench, seed=3, flushes=6)
@@ -353,7 +357,7 @@ def test_reactive_when_left_after_every_block_then_every_pair_comes_once(
         bench.poll(1)
         if restored:
             bench.restore()
-        if step % 5 == 0:
+        if step % every == 0:
             side = int(rng.integers(2))
             bench.arrive(side, *rng.integers(0, 30, 6).tolist())
             bench.flush(side)

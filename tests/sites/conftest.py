@@ -198,20 +198,6 @@ def own_fleet(make_fleet: Callable[..., LocalSites]) -> LocalSites:
 
 
 @pytest.fixture
-def kill() -> Callable[..., None]:
-    """Kills a site and starts it again at the same address, some seconds later."""
-
-    def kill_and_start(sites: LocalSites, host: str, seconds: float = 0.0) -> None:
-        address = sites.address(host)
-        sites.processes[host].kill()
-        sites.processes[host].wait()
-        time.sleep(seconds)
-        sites.start(host, listen=address)
-
-    return kill_and_start
-
-
-@pytest.fixture
 def run() -> Iterator[Callable[..., Running]]:
     """Starts a random query at some sites, by its seed; its rows are still to be fed."""
     started: list[Running] = []

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,10 @@ from dovetail.sites.live.machine import Machine
 from dovetail.sites.live.server import SiteServer
 from dovetail.sites.live.wire import MESSAGES, envelopes, put
 from dovetail.testing.sites import counted
+from dovetail.testing.waiting import until_true
 
 LAST = {"first": 1, "last": 1}  # what a host says of its messages
 SEED = 1  # a query of three streams at two hosts
-
-
-def until_true(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.02)
 
 
 def test_sites_when_a_link_is_cut_for_ten_intervals_then_results_are_exact(fleet, run) -> None:
@@ -64,14 +58,14 @@ def test_sites_when_links_are_slow_and_narrow_then_results_are_exact(fleet, run)
     assert status.measured_delta >= 20
 
 
-def test_site_when_killed_and_started_again_then_results_are_exact(own_fleet, run, kill) -> None:
+def test_site_when_killed_and_started_again_then_results_are_exact(own_fleet, run) -> None:
     running = run(own_fleet, SEED, intervals=40, rows=20)
     first, second = running.deployment.hosts
     before: dict[Any, Any] = {}
     for start, kill_at, host in ((1, 12, first), (14, 26, second)):
         running.feed(start, kill_at)
         before |= running.results()
-        kill(own_fleet, host)
+        own_fleet.kill(host)
         # the others go on meanwhile; and whoever has heard no answer says it again
         running.feed(kill_at + 1, kill_at + 1, without=host)
         for stream in running.deployment.query.streams:

@@ -38,6 +38,7 @@ from dovetail.sites.plan import Algorithm
 from dovetail.spark.site_columns import result_rows, result_type, site_rows
 from dovetail.spark.site_source import Settings, Span, StreamReader
 from dovetail.spark.site_staging import Piece, StagedBatches, _promised
+from dovetail.testing.waiting import until_true
 
 pytestmark = pytest.mark.spark
 
@@ -118,7 +119,7 @@ class Running:
             assert [status.error for status in statuses] == [None, None]
             return min(s.settled for status in statuses for s in status.streams.values()) >= wanted
 
-        until_true(advanced)
+        until_true(advanced, 60)
 
     def results(self) -> list[int]:
         """How many each site has emitted."""
@@ -134,13 +135,6 @@ class Running:
     def close(self) -> None:
         for client in self.clients.values():
             client.close()
-
-
-def until_true(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.02)
 
 
 def pairs(results: DataFrame) -> Counter[Any]:
@@ -297,7 +291,7 @@ def test_source_when_restarted_after_a_failure_then_reads_the_same_rows_again(
     for seed, side in enumerate(("left", "right")):
         bench.write(side, rows(seed, 200, 0, 60))
         running.publish(side, bench.batch(side))
-    until_true(lambda: min(running.results()) > 6)  # the last rows have not been joined yet
+    until_true(lambda: min(running.results()) > 6, 60)  # the last rows have not been joined yet
     seen: list[tuple[int, Counter[Any]]] = []
 
     def sink(fail_at: int) -> Callable[[DataFrame, int], None]:

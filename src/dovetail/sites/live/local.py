@@ -56,6 +56,17 @@ class LocalSites:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
+    def kill(self, host: str, seconds: float = 0.0) -> None:
+        """Kill a site as a crash would, and start it again at its address some seconds later.
+
+        Does not wait until it listens.
+        """
+        address = self.address(host)
+        self.processes[host].kill()
+        self.processes[host].wait()
+        time.sleep(seconds)
+        self.start(host, listen=address)
+
     def address(self, host: str) -> str:
         """Where a site listens, when it does."""
         deadline = time.monotonic() + _START_SECONDS

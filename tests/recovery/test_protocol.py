@@ -25,6 +25,7 @@ import pytest
 import dovetail
 from dovetail.errors import StateError, StateMissingError
 from dovetail.kernel.protocol import SIDE_NAMES
+from dovetail.spark import endings
 from dovetail.spark import refresh as refresh_module
 from dovetail.spark import state as state_module
 from dovetail.spark import step as step_module
@@ -536,6 +537,29 @@ def results_by_row(rows: Counter[str]) -> dict[int, str | None]:
         assert left_id not in found, f"row {left_id} came with two versions"
         found[left_id] = right_text and right_text.strip()
     return found
+
+
+def test_input_when_it_falls_silent_before_the_other_then_diner_loads_it_back(
+    protocol: ModuleType, tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Footnote 1 of the DINER paper: what goes on meets the input that has ended in memory."""
+    monkeypatch.setattr(step_module, "_cached", None)
+    partition = protocol.Partition(tmp_path, "150KB", "diner")
+    prepare(tmp_path, 1)
+    every = [protocol.rows_of(4 * number, 3) for number in range(14)]
+    inputs = [
+        (left, right if n < 6 else right.slice(0, 0)) for n, (left, right) in enumerate(every)
+    ]
+    inputs.append(every[6])  # it had only been silent
+    loaded, found = [], Counter[str]()
+    for number, rows in enumerate(inputs):
+        found += partition.run(number, rows, 0, keep=True)
+        loaded.append(step_module._cached.operator.loaded.rows(1))
+    assert not any(loaded[: 6 + endings.SILENT_STEPS]), loaded
+    assert all(loaded[6 + endings.SILENT_STEPS : -1]), loaded
+    found += drain(partition, protocol, len(inputs))
+    left, right = (pa.concat_tables([rows[side] for rows in inputs]) for side in (0, 1))
+    tools.assert_same(found, tools.multiset(tools.expected_join(left, right)), "a silent input")
 
 
 @pytest.mark.parametrize("keep", [True, False])

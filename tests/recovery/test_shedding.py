@@ -24,6 +24,7 @@ import dovetail
 from dovetail.errors import StateMissingError, StorageError
 from dovetail.semistream.overload import Pace, Rates, Shedding
 from dovetail.semistream.shedding import SHEDDERS
+from dovetail.spark import endings
 from dovetail.spark import shedding as shedding_module
 from dovetail.spark import state as state_module
 from dovetail.spark import step as step_module
@@ -342,16 +343,22 @@ def test_shedding_when_the_join_keeps_up_then_nothing_is_left_out(
     assert dovetail.progress(slow.state).rows_in[0] == 500
 
 
+def limit_slices(monkeypatch: pytest.MonkeyPatch, milliseconds: int) -> None:
+    """Deferred work has no more time than this, in a silence or at once."""
+    monkeypatch.setattr(step_module, "MAX_SLICE_MS", milliseconds)
+    monkeypatch.setattr(endings, "WORK_MS", milliseconds)
+
+
 def test_wait_when_rows_are_settled_in_later_steps_then_is_measured_from_their_own(
     protocol: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 0)
+    limit_slices(monkeypatch, 0)
     waiting = Ticking(protocol, tmp_path, algorithm="meshjoin")
     waiting.partition.stage(1, "v1", 20_000)
     assert waiting.step(rows=10, seconds=1.0)["wait_seconds"] is None
     record = waiting.step(rows=0, seconds=3.0)
     assert (record["wait_seconds"], record["oldest_seconds"]) == (None, 3.0)
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 2000)
+    limit_slices(monkeypatch, 2000)
     record = waiting.step(rows=0, seconds=4.0)
     assert (record["wait_seconds"], record["oldest_seconds"]) == (7.0, 0.0)
     assert dovetail.progress(waiting.state).longest_wait == 7.0
@@ -362,7 +369,7 @@ def test_latency_when_a_scan_takes_several_steps_then_rows_are_settled_in_time(
     protocol: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     """No time is left for deferred work, so a step scans only what the bound asks for."""
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 0)
+    limit_slices(monkeypatch, 0)
     monkeypatch.setattr(step_module, "_FUEL", 1)
     pending = {}
     for name, pace in (("bound", Pace(6.0, pages=100)), ("free", None)):
@@ -383,7 +390,7 @@ def test_latency_when_a_scan_takes_several_steps_then_rows_are_settled_in_time(
 def test_latency_when_rows_are_sought_then_none_is_left_for_a_later_step(
     protocol: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 0)
+    limit_slices(monkeypatch, 0)
     pending = {}
     for name, latency in (("bound", "5 seconds"), ("free", None)):
         (tmp_path / name).mkdir()

@@ -228,20 +228,3 @@ def test_input_when_others_bring_rows_without_it_then_counts_as_ended_until_its_
     assert restored == silence
     assert restored.then((0, 0)).fallen_silent(so_far + 10) == [1], "nobody spoke"
     assert restored.then((0, 1)).fallen_silent(so_far + 11) == []
-
-
-@pytest.mark.spark
-def test_input_when_it_ends_before_the_other_then_is_loaded_back_and_results_are_exact(
-    bench: Any,
-) -> None:
-    """Footnote 1 of the DINER paper: what goes on meets the input that has ended in memory."""
-    rng = np.random.default_rng(5)
-    bench.keyed("right", rng.integers(0, 200, 900), text=300, files=3)
-    bench.keyed("left", rng.integers(0, 200, 2600), text=30, files=13)
-    bench.run(bench.join(memory="400KB", algorithm="diner"))
-    records = list(bench.progress().records())
-    alone = [r for r in records if r["rows_in"][0] and not r["rows_in"][1]]
-    assert len(alone) > SILENT_STEPS
-    assert not any(record["bytes_read"] for record in alone[: SILENT_STEPS // 2])
-    assert any(record["bytes_read"] for record in alone), "no block was loaded back"
-    bench.check("the right side ends first")

@@ -18,7 +18,7 @@ Ratios are of the work for a row, reading and computing: `rival/rate=...`. A joi
 and yet keeps up works as long for a row as it takes rows to come, whichever it is; there the ratio
 is 1. Above that it is one of the rates that they can bear. `rival-wait/rate=...` are ratios of the
 mean wait, from a row's arrival to its result; in an overload it grows with the length of the
-stream, and is one of rates, too.
+stream, and is one of rates, too. `better-of-both` is `inl` or `meshjoin`, whichever does better.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ GROUP = "load"
 RATES = (1, 10, 30, 60, 100, 300, 1_000, 3_000, 10_000, 100_000)  #: stream rows a second
 MEMORY = 0.01  #: of the table
 OURS, UNCACHED, INL, MESH = "seek", "seek-uncached", "inl", "meshjoin"
-RIVALS = (INL, MESH, UNCACHED)
+RIVALS = {INL: (INL,), MESH: (MESH,), "better-of-both": (INL, MESH), UNCACHED: (UNCACHED,)}
 _SECONDS = 60  # of arrivals
 _LEAST_ROWS, _MOST_ROWS = 100, 100_000
 _LEAST_BUDGET = 400_000
@@ -158,11 +158,11 @@ def run_load(config: Config, reporter: Reporter) -> Result:
             runs.done.update(done.done)
             runs.failures += done.failures
     ratios = {
-        f"{rival}{suffix}/rate={rate}": runs.ratio(
-            [f"{rival} rate={rate}"], f"{OURS} rate={rate}", clock
+        f"{label}{suffix}/rate={rate}": runs.ratio(
+            [f"{rival} rate={rate}" for rival in rivals], f"{OURS} rate={rate}", clock
         )
         for suffix, clock in (("", WORK), ("-wait", WAIT))
-        for rival in RIVALS
+        for label, rivals in RIVALS.items()
         for rate in RATES
     }
     facts = {
@@ -175,7 +175,15 @@ def run_load(config: Config, reporter: Reporter) -> Result:
         "memory": f"{MEMORY:.0%} of the table, a budget for all that a join keeps",
         "stream": f"skew {STREAM_SKEW:g}; {_SECONDS} s of arrivals, but {_LEAST_ROWS} to "
         f"{_MOST_ROWS:,} rows",
-        "seek is not the best at": _beaten(ratios),
+        "the claim": "under load Seek is MESHJOIN, when quiet an index lookup, and in between it "
+        "should beat both",
+        "here": "Seek does the work of the better of both, but for the larger pages that it reads "
+        "for a single row, until it has no memory for more rows; it does not beat both. A row that "
+        "waits takes nearly twice the memory of MESHJOIN's, and the cache takes 3/8 of the "
+        "budget, which at this skew is of no use: so MESHJOIN bears about twice the overload. And "
+        "where both are never idle, rows that come amid a round of Seek wait for the next, while "
+        "MESHJOIN's scan takes them up at once: its rows wait less than half as long",
+        "where a rival is clearly better": _beaten(ratios),
         "charts": [
             _chart(runs, WAIT, "mean wait of a row, s"),
             _chart(runs, WORK, "work for a row, s"),

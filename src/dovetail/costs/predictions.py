@@ -25,7 +25,7 @@ from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.base import WORKING_SHARE
 from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.inl import INDEX_SHARE, leaves_at_once
+from dovetail.semistream.inl import INDEX_SHARE, OBJECT_BYTES, leaves_at_once
 from dovetail.semistream.leaves import rows_of_leaf
 from dovetail.semistream.overload import Shedding
 from dovetail.semistream.table import CODE_BYTES, chunk_pages
@@ -230,7 +230,8 @@ class Share:
         model = inl.InlModel(
             work, factors, self.storage, shares, self.slice_rows, 2, pages_at_once=together
         )
-        best = inl.best_rate(model, (self.memory - index) / 2)  # the pool's share
+        pool = (self.memory - index) / 2
+        best = inl.best_rate(model, pool / (1 + OBJECT_BYTES / work.page_bytes))
         read = best.page_reads_per_row * work.page_bytes
         wait = self.slice_rows / best.rate
         return Prediction("inl", best.memory_bytes + index, best.rate, wait, read, read)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.blocks import BLOCK
-from dovetail.kernel.memory import Reservation
+from dovetail.kernel.memory import Reservation, give_back_freed
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run
 from dovetail.semistream.base import SemiStreamJoin
@@ -31,6 +31,7 @@ from dovetail.semistream.table import CODE_BYTES, Page, StagedTable, stretches
 
 INDEX_SHARE = 1 / 16  #: of the budget, that the fences of leaves may take
 _UNBOUNDED_POOL_BYTES = 1 << 30
+OBJECT_BYTES = 2 << 10  #: of a leaf, besides its buffers
 
 
 def leaves_at_once(working_bytes: float, leaf_bytes: int) -> int:
@@ -60,6 +61,7 @@ class IndexNestedLoops(SemiStreamJoin):
         self._leaves = Leaves(table, index_bytes, self.working_bytes // 4)
         context.budget.reserve("leaf index", self._leaves.nbytes)
         self._pool: OrderedDict[int, Page] = OrderedDict()
+        self._read_bytes = 0  # since holes in the heap were given back
         self._used: set[int] = set()  # of the pool, by the rows at hand: its newest
         self._pooled = Reservation(context.budget, "page pool")
         rest = None if total is None else total - self._leaves.nbytes
@@ -124,12 +126,13 @@ class IndexNestedLoops(SemiStreamJoin):
             self._used.add(number)
             self._pool.move_to_end(number)
             return self._pool[number]
-        expected = self._leaves.leaf_bytes
+        expected = self._leaves.leaf_bytes + OBJECT_BYTES
         kept = self._try_reserve(expected)
         leaf = self._leaves.read(number)
+        self._give_back(leaf.nbytes)
         if kept:
             self._pooled.shrink(expected)
-            if self._pooled.try_grow(leaf.nbytes):  # unless its rows are wider than most
+            if self._pooled.try_grow(_held(leaf)):  # unless its rows are wider than most
                 self._used.add(number)
                 self._pool[number] = leaf
         return leaf
@@ -145,16 +148,28 @@ class IndexNestedLoops(SemiStreamJoin):
     def _forget_oldest(self) -> None:
         number, leaf = self._pool.popitem(last=False)
         self._used.discard(number)
-        self._pooled.shrink(leaf.nbytes)
+        self._pooled.shrink(_held(leaf))
+
+    def _give_back(self, nbytes: int) -> None:
+        """After so much more was read: leaves are small, and in time the heap is full of holes."""
+        self._read_bytes += nbytes
+        if self._read_bytes > self._most_pooled // 2:
+            self._read_bytes = 0
+            give_back_freed()
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self._meta(), np.zeros(0, dtype=BLOCK))
 
     def check(self) -> None:
         super().check()
-        assert self._pooled.nbytes == sum(leaf.nbytes for leaf in self._pool.values())
+        assert self._pooled.nbytes == sum(map(_held, self._pool.values()))
         assert self._used <= set(self._pool)
         assert all(len(leaf.codes) * CODE_BYTES <= leaf.nbytes for leaf in self._pool.values())
+
+
+def _held(leaf: Page) -> int:
+    """What a leaf takes in the pool."""
+    return leaf.nbytes + OBJECT_BYTES
 
 
 def _together(leaves: list[Page]) -> Page:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dovetail.semistream import inl as inl_module
 from dovetail.semistream.inl import IndexNestedLoops
 from dovetail.semistream.table import Page
 from dovetail.testing.semistream import Bench
@@ -66,7 +67,7 @@ def test_leaf_when_rows_of_a_batch_share_it_then_is_read_once(
 
 
 def open_large(make_bench: MakeBench, budget_bytes: int = 450_000) -> Bench:
-    """Seven pages or 42 leaves, and a pool that holds 27 leaves."""
+    """Seven pages or 42 leaves, and a pool that holds 21 leaves."""
     return make_bench("inl", LARGE, page_rows=2_000, budget_bytes=budget_bytes)
 
 
@@ -111,16 +112,16 @@ def test_pool_when_it_is_full_then_the_least_recently_used_leaf_goes(
 ) -> None:
     bench = open_large(make_bench)
     numbers = reads(bench)
-    for leaf in range(27):
+    for leaf in range(21):
         bench.feed([LEAF * leaf + 5])
-    assert pool(bench) == list(range(27))
+    assert pool(bench) == list(range(21))
     bench.feed([7])
-    assert pool(bench) == [*range(1, 27), 0]
+    assert pool(bench) == [*range(1, 21), 0]
     bench.feed([LEAF * 40 + 5])
-    assert pool(bench) == [*range(2, 27), 0, 40]
+    assert pool(bench) == [*range(2, 21), 0, 40]
     bench.feed([LEAF + 5])
-    assert pool(bench) == [*range(3, 27), 0, 40, 1]
-    assert numbers == [*range(27), 40, 1]
+    assert pool(bench) == [*range(3, 21), 0, 40, 1]
+    assert numbers == [*range(21), 40, 1]
     bench.assert_exactly_once()
 
 
@@ -137,7 +138,19 @@ def test_pool_when_a_batch_needs_more_than_it_holds_then_hits_are_not_lost_to_it
         assert not set(numbers) & {38, 39, 40, 41}
         assert len(numbers) == 42 - kept
         kept = len(pool(bench))
-        assert kept == 28  # of which the last is short
+        assert kept == 22  # of which the last is short
+    bench.assert_exactly_once()
+
+
+def test_heap_when_much_was_read_then_holes_are_given_back(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(inl_module, "give_back_freed", lambda: calls.append(1))
+    bench = open_large(make_bench)
+    for leaf in range(42):
+        bench.feed([LEAF * leaf + 5])
+    assert len(calls) == 2  # after 14 leaves each time, of which the last is short
     bench.assert_exactly_once()
 
 
@@ -156,9 +169,9 @@ def test_pool_when_it_is_full_then_takes_no_more_than_half_of_the_budget(
 def test_pool_when_an_input_batch_needs_its_room_then_leaves_go(make_bench: MakeBench) -> None:
     """450 kB less working memory and the batch of 300 kB leave room for few leaves of 8 kB."""
     bench = open_large(make_bench)
-    for leaf in range(27):
+    for leaf in range(21):
         bench.feed([LEAF * leaf + 5])
-    assert len(pool(bench)) == 27
+    assert len(pool(bench)) == 21
     assert len(bench.feed([3] * 18_750)) == 18_750
     assert bench.operator.ctx.budget.peak_bytes <= 450_000
     assert len(pool(bench)) <= 5

@@ -122,20 +122,43 @@ def test_band_join_when_memory_is_given_then_spills_and_stays_within_it(bench: A
 
 
 PARTITIONS = 7
+#: Keys of whole numbers in units of the band, and the greatest number that they can be made of.
+EXACT: dict[str, tuple[Any, int]] = {
+    "bigint": (pa.array, 10**18),
+    "date": (lambda found: pa.array(found.astype(np.int32), pa.date32()), 7 * 10**5),
+    "timestamp": (lambda found: pa.array(found, pa.timestamp("us", tz="UTC")), 6 * 10**16),
+    "timestamp_ntz": (lambda found: pa.array(found, pa.timestamp("us")), 6 * 10**16),
+    "decimal": (
+        lambda found: pa.array([Decimal(int(n)).scaleb(-2) for n in found], pa.decimal128(18, 2)),
+        10**17,
+    ),
+}
 
 
-def routed(spark: Any, values: np.ndarray, type_: str, within: float, side: int) -> list[set[int]]:
-    frame = spark.createDataFrame(
-        pa.table({"n": np.arange(len(values)), "k": pa.array(values)})
-    ).withColumn("k", F.col("k").cast(type_))
+def routed(spark: Any, keys: pa.Array, within: float, side: int) -> list[set[int]]:
+    frame = spark.createDataFrame(pa.table({"n": np.arange(len(keys)), "k": keys}))
     target = band_partitions(F.col("k"), frame.schema["k"].dataType, within, PARTITIONS, side)
     found = frame.select("n", target.alias("p")).orderBy("n").collect()
+    assert all(len(row.p) == len(set(row.p)) for row in found), "a row is sent there twice"
     return [set(row.p) for row in found]
 
 
-@pytest.mark.parametrize("type_", ["double", "float", "bigint"])
+def assert_pairs_meet_once(
+    spark: Any, keys: tuple[pa.Array, pa.Array], matching: np.ndarray, within: float
+) -> None:
+    """Each of these pairs of rows is together in one partition, and in no other."""
+    homes, copies = (routed(spark, some, within, side) for side, some in enumerate(keys))
+    assert {len(home) for home in homes} == {1}
+    assert {len(copy) for copy in copies} <= {1, 2}
+    assert len(matching) > len(homes) // 4
+    lost = [(keys[0][a], keys[1][b]) for a, b in matching.tolist() if not homes[a] <= copies[b]]
+    assert not lost, f"these pairs do not meet: {lost[:3]}"
+    assert len(set.union(*homes)) > PARTITIONS // 2, "the rows are not spread"
+
+
+@pytest.mark.parametrize("type_", ["double", "float"])
 @pytest.mark.parametrize("within", [0, 1, 3e5])
-def test_rows_when_they_match_then_meet_in_the_left_ones_only_partition(
+def test_rows_when_floats_match_then_meet_in_the_left_ones_only_partition(
     spark: Any, type_: str, within: float
 ) -> None:
     rng = np.random.default_rng(SEED)
@@ -144,20 +167,30 @@ def test_rows_when_they_match_then_meet_in_the_left_ones_only_partition(
     # the neighbours of each at the very edge of the band, and a rounding beyond it
     edge = left + rng.choice([-1, 0, 1], len(left)) * within
     right = np.concatenate([edge, np.nextafter(edge, np.inf), np.nextafter(edge, -np.inf)])
-    kind = {"double": np.float64, "float": np.float32, "bigint": np.int64}[type_]
+    kind = {"double": np.float64, "float": np.float32}[type_]
     left, right = left.astype(kind), right.astype(kind)
-    distance = np.abs(left[:, None] - right[None, :])
-    homes, copies = (routed(spark, v, type_, within, s) for s, v in enumerate((left, right)))
-    assert {len(home) for home in homes} == {1}
-    assert {len(copy) for copy in copies} <= {1, 2}
-    matching = np.argwhere(distance <= within)
-    assert len(matching) > len(left) // 4
-    lost = [(left[a], right[b]) for a, b in matching if not homes[a] <= copies[b]]
-    assert not lost, f"these pairs do not meet: {lost[:3]}"
-    assert len(set.union(*homes)) > PARTITIONS // 2, "the rows are not spread"
+    matching = np.argwhere(np.abs(left[:, None] - right[None, :]) <= within)
+    assert_pairs_meet_once(spark, (pa.array(left), pa.array(right)), matching, within)
+
+
+@pytest.mark.parametrize("type_", EXACT)
+@pytest.mark.parametrize("within", [0, 1, 3 * 10**5])
+def test_rows_when_whole_numbers_match_then_meet_in_the_left_ones_only_partition(
+    spark: Any, type_: str, within: int
+) -> None:
+    made, most = EXACT[type_]
+    within = min(within, most // 1_000)  # days are few: a wider band has them all in one cell
+    rng = np.random.default_rng(SEED)
+    sizes = most ** rng.random(300) * rng.choice([-1, 1], 300)
+    left = np.concatenate([sizes.astype(np.int64), numbers(SEED, 40)])
+    # the neighbours of each at the very edge of the band, and one within and beyond it
+    edge = left + rng.choice([-1, 0, 1], len(left)) * within
+    right = np.concatenate([edge, edge + 1, edge - 1])
+    matching = np.argwhere(np.abs(left[:, None] - right[None, :]) <= within)
+    assert_pairs_meet_once(spark, (made(left), made(right)), matching, within)
 
 
 def test_rows_when_the_band_is_endless_then_all_go_to_one_partition(spark: Any) -> None:
-    values = np.array([-1e300, 0.0, 7.5, np.inf])
-    homes = [routed(spark, values, "double", float("inf"), side) for side in (0, 1)]
+    values = pa.array([-1e300, 0.0, 7.5, np.inf])
+    homes = [routed(spark, values, float("inf"), side) for side in (0, 1)]
     assert len(set.union(*homes[0], *homes[1])) == 1

@@ -11,7 +11,6 @@ not quite fit. A full cache looks at a sample of the misses only: learning costs
 there. SSBJ decides by its own inequality, and only uses `admit` and `evict`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.runs import Rows, Run, Span
-from dovetail.semistream.table import StagedTable, take_rows
+from dovetail.semistream.table import StagedTable, gathered, take_rows
 
 KEY_BYTES = 40  # of a cached value: code, start, hits, and 12 for the index of all parts
 TABLE, KEYS = 1, 2  #: the block store's second and third schema
@@ -31,7 +30,7 @@ KEYS_SCHEMA = pa.schema([])
 _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
 _FILL = 0.97  # of the limit: what a value takes up is only known on average
-_SELDOM = 2  # a full cache learns after this share of its values has missed: a half
+_SELDOM = 4  # a full cache learns after this many misses for each of its values
 _FETCHED_ROWS = 1 << 13  # at a time
 _NONE: Rows = np.zeros(0, dtype=np.int64)
 
@@ -50,9 +49,6 @@ class Part:
     @property
     def nbytes(self) -> int:
         return int(self.rows.nbytes) + KEY_BYTES * len(self.keys)
-
-    def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
-        return take_rows(self.rows, positions, columns)
 
     def only(self, keep: NDArray[np.bool_]) -> "Part":
         counts = np.diff(self.starts)
@@ -80,29 +76,48 @@ class Cache:
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts)
 
-    def lookup(self, codes: Codes) -> Iterator[tuple[Part, Rows, Rows, Rows]]:
-        """For the rows with these codes, in order, that are cached: part, rows, low, high."""
+    def lookup(self, codes: Codes) -> tuple[Rows, Rows, Rows]:
+        """Which of the rows with these codes, in order, are cached, and `[low, high)` of each.
+
+        These are positions for `take`. The rows of one part come together.
+        """
         self._seen += len(codes)
         if not self.parts:
-            return
+            return _NONE, _NONE, _NONE
         firsts = firsts_of(codes)
         sought = codes[firsts]
         keys, places = self._index()
         at = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
         hit = np.flatnonzero(keys[at] == sought)
-        place, begins = places[at[hit]].astype(np.int64), firsts[hit]
-        times = np.diff(firsts, append=len(codes))[hit]
+        place = places[at[hit]]
+        order = np.argsort(place, kind="stable")  # by part, and by code within each
+        hit, place = hit[order], place[order]
+        begins, times = firsts[hit], np.diff(firsts, append=len(codes))[hit]
         self.found += int(times.sum())
-        base = 0
+        low, high = np.empty(len(place), dtype=np.int64), np.empty(len(place), dtype=np.int64)
+        key, row = 0, 0
         for part in self.parts:
-            mine = np.flatnonzero((place >= base) & (place < base + len(part.keys)))
-            if len(mine):
-                at, count, begin = place[mine] - base, times[mine], begins[mine]
-                part.hits[at] += count
-                _, chosen = next(Span(at, begin, begin + count).pairs(1 << 62))
-                low, high = part.starts[at], part.starts[at + 1]
-                yield part, chosen, np.repeat(low, count), np.repeat(high, count)
-            base += len(part.keys)
+            mine = slice(*np.searchsorted(place, (key, key + len(part.keys))))
+            at = place[mine] - key
+            part.hits[at] += times[mine]
+            low[mine], high[mine] = row + part.starts[at], row + part.starts[at + 1]
+            key, row = key + len(part.keys), row + part.rows.num_rows
+        chosen = np.repeat(begins - np.cumsum(times) + times, times) + np.arange(times.sum())
+        return chosen, np.repeat(low, times), np.repeat(high, times)
+
+    def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
+        """The rows at these positions of all parts, lined up; a negative one is a row of nulls."""
+        bounds = np.cumsum([0, *(part.rows.num_rows for part in self.parts)])
+
+        def fetch(number: int, at: Rows) -> pa.RecordBatch:
+            return take_rows(self.parts[number].rows, at - bounds[number], columns)
+
+        schema = self._schema
+        if columns is not None:
+            schema = pa.schema([schema.field(index) for index in columns])
+        # a negative position lies before the first part
+        whose = np.searchsorted(bounds, positions, side="right") - 1
+        return gathered(positions, whose, schema, fetch)
 
     def _holds(self, keys: Codes) -> NDArray[np.bool_]:
         """Which of these values are cached."""
@@ -166,7 +181,7 @@ class Cache:
         most = int(_FILL * self.limit)
         room = min(most - self.nbytes, self.limit // 4)
         self._missed += len(codes)
-        if room < self.limit // 16 and self._missed < len(self) // _SELDOM:
+        if room < self.limit // 16 and self._missed < _SELDOM * len(self):
             return  # in a full cache little changes, and a sample of the misses will do
         self._missed = 0
         if (codes[1:] < codes[:-1]).any():

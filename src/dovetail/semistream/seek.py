@@ -8,6 +8,8 @@ quiet stream it is an index lookup, and in between it reads what is needed.
 
 A row is settled when its own pages have been read, so no match bits or packet queue are needed. All
 rows of one code lie together: a code that fills many pages needs its first and last page only.
+Waiting rows are settled some thousands at a time, those with the lowest codes first. Their codes
+are looked up each once, in stretches of pages that are as long as mapped pages may stay.
 
 In front of it stands a cache (see `cache`): the join values with the most hits for a byte. Values
 that the table does not have are cached as such.
@@ -16,7 +18,7 @@ With `ordered`, rows wait in the order in which they came and there is no cache.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -38,8 +40,6 @@ _LEARNED_BYTES = 40  # what is noted of a row that missed the cache
 _UNBOUNDED_CACHE_BYTES = 1 << 30
 
 GAP_BYTES = 48 << 10  #: of codes without a waiting row that are read through rather than skipped
-
-Spans = Callable[[Codes], tuple[Rows, Rows]]  #: codes to the positions [low, high) of each
 
 
 def gap_pages(page_rows: int, gap_bytes: int = GAP_BYTES) -> int:
@@ -70,8 +70,7 @@ class Seek(SemiStreamJoin):
         if not self.caches or spec.ordered:
             limit = 0
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
-        piece = self.working_bytes // 4 // (CODE_BYTES * table.page_rows)
-        self._piece_pages = max(4, piece)
+        self._piece_pages = max(4, table.release_bytes // (CODE_BYTES * table.page_rows))
         self._gap_pages = gap_pages(table.page_rows, self.gap_bytes)
         if snapshot is not None:
             self._restore(snapshot)
@@ -85,10 +84,10 @@ class Seek(SemiStreamJoin):
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
         if self.cache.limit:
             missed = np.ones(len(run), dtype=np.bool_)
-            for part, chosen, low, high in self.cache.lookup(run.codes):
-                missed[chosen] = False
-                self.ctx.counters.rows_cached += len(chosen)
-                yield from self._settle(run.rows, chosen, low, high, part)
+            chosen, low, high = self.cache.lookup(run.codes)
+            missed[chosen] = False
+            self.ctx.counters.rows_cached += len(chosen)
+            yield from self._settle(run.rows, chosen, low, high, self.cache)
             if not missed.any():
                 return
             if not missed.all():
@@ -120,36 +119,31 @@ class Seek(SemiStreamJoin):
             self._learn()
 
     def _settle_piece(self) -> Iterator[pa.RecordBatch]:
-        """Settle the rows with the lowest codes: those of a few reads together."""
+        """Settle the waiting rows with the lowest codes."""
         self._merge_waiting()
-        ends = list(self._settled)
-        spans: list[list[tuple[Rows, Rows]]] = [[] for _ in ends]
-        found = 0
-        while found < _SETTLED_ROWS:
-            runs = [(run, end) for run, end in zip(self._waiting, ends, strict=True)]
-            left = [(run, end) for run, end in runs if end < len(run)]
-            if not left:
-                break
-            code = min(int(run.codes[end]) for run, end in left)
-            first, stop = self._piece(code, left)
-            lookup = self._spans(code) if stop == first else self._spans_within(first, stop)
-            for index, (run, end) in enumerate(runs):
-                codes = run.codes[end : end + self._reach(run.codes[end:], code, first, stop)]
-                if len(codes):
-                    low, high = lookup(codes)
-                    spans[index].append((low, high))
-                    ends[index] += len(codes)
-                    found += len(codes)
-                    if self.cache.limit:
-                        self._learned.append((codes, low, high))
-        for index, (run, start) in enumerate(zip(self._waiting, self._settled, strict=True)):
-            if spans[index]:
-                low, high = (np.concatenate(ends_of) for ends_of in zip(*spans[index], strict=True))
-                yield from self._settle_run(run, low, high, self.table, start)
-        self._settled = ends
-        for index in reversed(range(len(ends))):
-            if ends[index] == len(self._waiting[index]):
-                del self._waiting[index], self._settled[index]
+        waiting = list(zip(self._waiting, self._settled, strict=True))
+        heads = [run.codes[start : start + _SETTLED_ROWS] for run, start in waiting]
+        cut = [
+            head[-1]
+            for head, (run, at) in zip(heads, waiting, strict=True)
+            if at + len(head) < len(run)
+        ]
+        if cut:  # no code beyond the first head that does not go on to the end of its run
+            heads = [head[: np.searchsorted(head, min(cut), side="right")] for head in heads]
+        sought = (
+            heads[0][firsts_of(heads[0])] if len(heads) == 1 else np.unique(np.concatenate(heads))
+        )
+        low, high = self._locate(sought)
+        for (run, start), head in zip(waiting, heads, strict=True):
+            if len(head):
+                at = np.searchsorted(sought, head)
+                if self.cache.limit:
+                    self._learned.append((head, low[at], high[at]))
+                yield from self._settle_run(run, low[at], high[at], self.table, start)
+        ends = [start + len(head) for (_, start), head in zip(waiting, heads, strict=True)]
+        left = [(run, end) for (run, _), end in zip(waiting, ends, strict=True) if end < len(run)]
+        self._waiting = [run for run, _ in left]
+        self._settled = [end for _, end in left]
 
     def _merge_waiting(self) -> None:
         """Make long runs of short ones: what a piece costs, it costs for every run.
@@ -175,88 +169,57 @@ class Seek(SemiStreamJoin):
         self._waiting = [run for run, _ in merged]
         self._settled = [settled for _, settled in merged]
 
-    def _piece(self, code: int, runs: list[tuple[Run, int]]) -> tuple[int, int]:
-        """The pages to read next; an empty range if `code` alone would take more than a piece."""
-        fences = self.table.fences
-        if not len(fences):
-            return 0, 0
-        first = int(self.table.pages_of(np.array([code]), np.array([code]))[0][0])
-        last = first + self._piece_pages
-        beyond = int(fences[last]) if last < len(fences) else None
-        if beyond is not None and code >= beyond:
-            return first, first
-        last = min(last, len(fences))
-        # a page is needed for the codes from its own fence to the next one, that included
-        own, following = fences[first + 1 : last], fences[first + 1 : last + 1]
-        idle = np.ones(last - first, dtype=np.bool_)
-        for run, start in runs:
-            codes = run.codes[start:]
-            if beyond is not None:
-                codes = codes[: np.searchsorted(codes, beyond)]
-            begins, ends = np.zeros(len(idle), dtype=np.int64), np.full(len(idle), len(codes))
-            begins[1:] = np.searchsorted(codes, own, side="left")
-            ends[: len(following)] = np.searchsorted(codes, following, side="right")
-            idle &= begins == ends
-        # the first gap that is worth skipping ends the piece
-        wide = np.convolve(idle, np.ones(self._gap_pages + 1), "valid") > self._gap_pages
-        gap = int(wide.argmax()) if len(wide) and wide.any() else len(idle)
-        used = np.flatnonzero(~idle[:gap])
-        return first, first + int(used[-1]) + 1
+    def _locate(self, sought: Codes) -> tuple[Rows, Rows]:
+        """The positions `[low, high)` of the rows of some codes, each of which is given once."""
+        low, high = np.zeros(len(sought), dtype=np.int64), np.zeros(len(sought), dtype=np.int64)
+        if not self.table.pages:
+            return low, high
+        first, stop = self.table.pages_of(sought, sought)
+        # a stretch ends where the next pages are so far off that they are better read by themselves
+        gaps = np.flatnonzero(first[1:] - stop[:-1] > self._gap_pages) + 1
+        begin = 0
+        while begin < len(sought):
+            most = np.searchsorted(stop, first[begin] + self._piece_pages, side="right")
+            gap = np.searchsorted(gaps, begin, side="right")
+            end = int(min(most, gaps[gap])) if gap < len(gaps) else int(most)
+            if end <= begin:  # this code alone has more pages than a stretch
+                end = begin + 1
+                low[begin], high[begin] = self._ends(int(sought[begin]), first[begin], stop[begin])
+            else:
+                stretch = slice(begin, end)
+                low[stretch], high[stretch] = self._found(
+                    sought[stretch], int(first[begin]), int(stop[end - 1])
+                )
+            begin = end
+        return low, high
 
-    def _reach(self, codes: Codes, code: int, first: int, stop: int) -> int:
-        """How many of these rows the piece serves."""
-        fences = self.table.fences
-        if stop == first and len(fences):
-            return int(np.searchsorted(codes, code, side="right"))
-        if stop >= len(fences):
-            return len(codes)
-        return int(np.searchsorted(codes, fences[stop], side="left"))
+    def _found(self, sought: Codes, first: int, stop: int) -> tuple[Rows, Rows]:
+        """The same for codes that can only be in the pages `[first, stop)`."""
+        stored, base = self.table.view(first, stop), self.table.page_start(first)
+        low = np.searchsorted(stored, sought, side="left")
+        high = low.copy()
+        found = np.flatnonzero(stored[np.minimum(low, len(stored) - 1)] == sought)
+        high[found] += 1
+        more = found[high[found] < len(stored)]
+        more = more[stored[high[more]] == sought[more]]
+        high[more] = np.searchsorted(stored, sought[more], side="right")
+        return base + low, base + high
 
-    def _spans_within(self, first: int, stop: int) -> Spans:
-        stored = self.table.codes(first, stop)
-        base = self.table.page_start(first)
-
-        def spans(codes: Codes) -> tuple[Rows, Rows]:
-            starts = firsts_of(codes)
-            sought = codes[starts]  # each once
-            low = np.searchsorted(stored, sought, side="left")
-            high = low.copy()
-            if len(stored):
-                found = np.flatnonzero(stored[np.minimum(low, len(stored) - 1)] == sought)
-                high[found] += 1
-                more = found[high[found] < len(stored)]
-                more = more[stored[high[more]] == sought[more]]
-                high[more] = np.searchsorted(stored, sought[more], side="right")
-            counts = np.diff(starts, append=len(codes))
-            return base + np.repeat(low, counts), base + np.repeat(high, counts)
-
-        return spans
-
-    def _spans(self, code: int) -> Spans:
-        """For a code that fills more pages than a piece has."""
-        if not len(self.table.fences):
-            return lambda codes: (np.zeros(len(codes), dtype=np.int64),) * 2
-        sought = np.array([code])
-        first, stop = (int(pages[0]) for pages in self.table.pages_of(sought, sought))
-        head = self.table.codes(first, min(first + 2, self.table.pages))
-        tail = self.table.codes(stop - 1, stop)
-        low = self.table.page_start(first) + int(np.searchsorted(head, code, side="left"))
-        high = self.table.page_start(stop - 1) + int(np.searchsorted(tail, code, side="right"))
-        return lambda codes: (np.full(len(codes), low), np.full(len(codes), high))
+    def _ends(self, code: int, first: int, stop: int) -> tuple[int, int]:
+        """The same for a code that fills many pages: its first and its last ones tell."""
+        head = self.table.view(int(first), min(int(first) + 2, self.table.pages))
+        low = self.table.page_start(int(first)) + int(np.searchsorted(head, code, side="left"))
+        tail = self.table.view(int(stop) - 1, int(stop))
+        high = self.table.page_start(int(stop) - 1) + int(np.searchsorted(tail, code, side="right"))
+        return low, high
 
     def _settle_first(self) -> Iterator[pa.RecordBatch]:
         """Settle the oldest waiting run, in its own order."""
         run = self._waiting[0]
-        low, high = np.zeros(len(run), dtype=np.int64), np.zeros(len(run), dtype=np.int64)
-        done = 0
-        while done < len(run):
-            code = int(run.codes[done])
-            first, stop = self._piece(code, [(run, done)])
-            lookup = self._spans(code) if stop == first else self._spans_within(first, stop)
-            end = done + self._reach(run.codes[done:], code, first, stop)
-            low[done:end], high[done:end] = lookup(run.codes[done:end])
-            done = end
-        yield from self._settle_run(run, low, high, self.table)
+        sought = run.codes[firsts_of(run.codes)]
+        low, high = self._locate(sought)
+        at = np.searchsorted(sought, run.codes)
+        yield from self._settle_run(run, low[at], high[at], self.table)
         del self._waiting[0], self._settled[0]
 
     def _learn(self) -> None:

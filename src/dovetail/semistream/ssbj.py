@@ -135,10 +135,10 @@ class Ssbj(AMeshJoin):
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
         missed = np.ones(len(run), dtype=np.bool_)
         if not self.spec.ordered:
-            for part, chosen, low, high in self.cache.lookup(run.codes):
-                missed[chosen] = False
-                self.ctx.counters.rows_cached += len(chosen)
-                yield from self._settle(run.rows, chosen, low, high, part)
+            chosen, low, high = self.cache.lookup(run.codes)
+            missed[chosen] = False
+            self.ctx.counters.rows_cached += len(chosen)
+            yield from self._settle(run.rows, chosen, low, high, self.cache)
             self._miss_share += (missed.mean() - self._miss_share) / 4
         if not missed.all():
             rows = run.rows.filter(pa.array(missed))

@@ -9,10 +9,11 @@ A *page* is the unit that a scan reads, a fixed number of rows. Codes lie apart 
 reads codes alone, and payload is fetched only for rows that match. Because the rows are sorted, the
 rows that match a key lie together; a match is a range `[low, high)` of positions.
 
-Codes are read with `pread` into a buffer that the caller has reserved. Payload is mapped, since
-single rows are picked out of it, and the mapping is given back once `release_bytes` of it may have
-become resident. That is a fixed amount, whatever the budget; what is above a share of the budget is
-given back whenever the operator rests (`release`).
+A scan reads codes with `pread` into a buffer that the caller has reserved (`codes`). A search looks
+at few of them and sees them mapped (`view`). Payload is mapped, too, since single rows are picked
+out of it. What is mapped is given back once `release_bytes` of it may have become resident. That is
+a fixed amount, whatever the budget; what is above a share of the budget is given back whenever the
+operator rests (`release`).
 
 On failure: a page or chunk is checked against its checksum when a process first reads it, and a
 `StateCorruptError` names the file. What has been checked is remembered for as long as the process
@@ -22,10 +23,9 @@ table that was not written to its end has no `table.json`, and is a `StateMissin
 
 import itertools
 import json
-import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,11 +35,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.errors import StateCorruptError, StateMissingError
+from dovetail.errors import StateMissingError
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Counters
 from dovetail.kernel.runs import Rows
+from dovetail.semistream.mapping import Mapping, damaged, gone, open_for_reading
 
 PAGE_BYTES = 256 << 10
 _LEAST_PAGE_BYTES = 4 << 10
@@ -108,17 +109,15 @@ class StagedTable:
             directory, len(self._page_checksums), len(self._chunks)
         )
         self.release_bytes = release_bytes
-        self._touched: list[Chunk] = []
-        self._touched_bytes = 0
         path = directory / FENCES
         fences = _read(path)
         if zlib.crc32(fences) != meta["fences_checksum"]:
-            raise _damaged(path, 0)
+            raise damaged(path, 0)
         #: the first code of each page
         self.fences: Codes = np.frombuffer(fences, dtype=np.int64)
-        self._map: mmap.mmap | None = _map(directory / ROWS)
-        self._codes_fd = _open(directory / CODES)
-        self._mapped = pa.py_buffer(self._map)
+        self._payload = Mapping(directory / ROWS)
+        self._codes_fd = open_for_reading(directory / CODES)
+        self._code_view: Mapping | None = None  # from the first search on
 
     @property
     def version(self) -> str:
@@ -149,15 +148,38 @@ class StagedTable:
 
     def codes(self, first: int, stop: int) -> Codes:
         """The codes of the pages `[first, stop)`, read in one request."""
+        data = self._read_codes(self.page_start(first), self.page_start(stop))
+        self._verify_codes(first, stop, data)
+        return cast("Codes", np.frombuffer(data, dtype=np.int64))
+
+    def view(self, first: int, stop: int) -> Codes:
+        """The same for a search: nothing is copied, and what it looks at is mapped.
+
+        Up to `release_bytes` of it may be resident until `release`.
+        """
         begin, end = self.page_start(first), self.page_start(stop)
-        data = self._read_codes(begin, end)
+        if self._code_view is None:
+            self._code_view = Mapping(self.directory / CODES)
+        offset, length = CODE_BYTES * begin, CODE_BYTES * (end - begin)
+        if self._touched_bytes + length > self.release_bytes:
+            self.release(0)
+        data = self._code_view.part(offset, length)
+        if len(data) != length:
+            raise damaged(self.directory / CODES, offset)
+        self._code_view.expect(offset, length)
+        self._verify_codes(first, stop, data)
+        self._code_view.touch(offset, length)
+        self._count_read(begin, end)
+        return cast("Codes", np.frombuffer(data, dtype=np.int64))
+
+    def _verify_codes(self, first: int, stop: int, data: bytes | pa.Buffer) -> None:
+        """Check those of the pages `[first, stop)`, whose codes these are, that are new."""
         size = CODE_BYTES * self.page_rows
         for page in first + np.flatnonzero(~self._page_seen[first:stop]):
             at = int(page - first) * size
             if zlib.crc32(data[at : at + size]) != self._page_checksums[page]:
-                raise _damaged(self.directory / CODES, CODE_BYTES * begin + at)
+                raise damaged(self.directory / CODES, CODE_BYTES * self.page_start(first) + at)
             self._page_seen[page] = True
-        return cast("Codes", np.frombuffer(data, dtype=np.int64))
 
     def codes_at(self, begin: int, end: int) -> Codes:
         """The codes of the positions `[begin, end)`; of pages not checked before, all are read."""
@@ -173,10 +195,13 @@ class StagedTable:
         except OSError as error:
             raise storage_problem(error, self.directory / CODES, "read") from error
         if len(data) != CODE_BYTES * (end - begin):
-            raise _damaged(self.directory / CODES, CODE_BYTES * begin)
-        self.counters.blocks_read += 1
-        self.counters.bytes_read += len(data)
+            raise damaged(self.directory / CODES, CODE_BYTES * begin)
+        self._count_read(begin, end)
         return data
+
+    def _count_read(self, begin: int, end: int) -> None:
+        self.counters.blocks_read += 1
+        self.counters.bytes_read += CODE_BYTES * (end - begin)
 
     def piece(self, begin: int, end: int) -> Page:
         """The rows at the positions `[begin, end)`, codes and payload."""
@@ -192,42 +217,21 @@ class StagedTable:
 
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
         """The rows at these positions, in any order; a negative position is a row of nulls."""
-        schema = self.schema
-        if columns is not None:
-            if not columns:
-                return _NOTHING
-            schema = pa.schema([schema.field(index) for index in columns])
-        order: Rows | None = None
-        if len(positions) > 1 and (positions[1:] < positions[:-1]).any():
-            order = np.argsort(positions, kind="stable")
-            positions = positions[order]
-        nulls = int(np.searchsorted(positions, 0))
-        parts: list[pa.RecordBatch] = []
-        if nulls:
-            parts.append(
-                pa.RecordBatch.from_arrays(
-                    [pa.nulls(nulls, field.type) for field in schema],
-                    schema=_nullable(schema),
-                )
-            )
-        chunk_rows = self._chunk_rows
-        rest = positions[nulls:]
-        numbers = rest // chunk_rows
-        for start, stop in stretches(numbers):
-            number = int(numbers[start])
+        if columns is not None and not columns:
+            return _NOTHING
+
+        def fetch(number: int, at: Rows) -> pa.RecordBatch:
             chunk = self._chunk(number)
             if columns is not None:
                 chunk = chunk.select(list(columns))
-            parts.append(chunk.take(pa.array(rest[start:stop] - number * chunk_rows)))
+            return chunk.take(pa.array(at - number * self._chunk_rows))
+
+        schema = self.schema
+        if columns is not None:
+            schema = pa.schema([schema.field(index) for index in columns])
+        found = gathered(positions, positions // self._chunk_rows, schema, fetch)
         self.release(self.release_bytes)
-        if not parts:
-            return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
-        found = _concat(parts, _nullable(schema) if nulls else schema)
-        if order is None:
-            return found
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return found.take(pa.array(back))
+        return found
 
     def verify(self) -> None:
         """Read everything once; raises if any of it is not what was written."""
@@ -240,20 +244,19 @@ class StagedTable:
 
     def close(self) -> None:
         os.close(self._codes_fd)
-        self._touched.clear()
-        self._map = self._mapped = None
+        self._payload.close()
+        if self._code_view is not None:
+            self._code_view.close()
 
     def _chunk(self, number: int) -> pa.RecordBatch:
         chunk = self._chunks[number]
         if self._touched_bytes + chunk.length > self.release_bytes:
             self.release(0)
-        assert self._map is not None
-        data = self._mapped[chunk.offset : chunk.offset + chunk.length]
+        data = self._payload.part(chunk.offset, chunk.length)
         if not self._chunk_seen[number]:
             self._verify(chunk, data)
             self._chunk_seen[number] = True
-        self._touched.append(chunk)
-        self._touched_bytes += chunk.length
+        self._payload.touch(chunk.offset, chunk.length)
         self.counters.blocks_read += 1
         return pa.ipc.read_record_batch(data, self.schema)
 
@@ -263,25 +266,22 @@ class StagedTable:
         for start in range(0, len(data), PAGE_BYTES):
             stop = min(start + PAGE_BYTES, len(data))
             checksum = zlib.crc32(data[start:stop], checksum)
-            self._give_back(chunk.offset + start, chunk.offset + stop)
+            self._payload.give_back(chunk.offset + start, chunk.offset + stop)
         if checksum != chunk.checksum:
-            raise _damaged(self.directory / ROWS, chunk.offset)
+            raise damaged(self.directory / ROWS, chunk.offset)
 
-    def _give_back(self, begin: int, end: int) -> None:
-        """Let a part of the mapping be resident no longer."""
-        assert self._map is not None
-        begin -= begin % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, begin, min(end, len(self._map)) - begin)
+    @property
+    def _touched_bytes(self) -> int:
+        """What may be resident of the files."""
+        codes = self._code_view.touched_bytes if self._code_view is not None else 0
+        return self._payload.touched_bytes + codes
 
     def release(self, above: int) -> None:
-        """Give mapped payload back, if more than this much of it may be resident."""
-        if self._touched_bytes <= above or self._map is None:
-            return
-        begin = min(chunk.offset for chunk in self._touched)
-        end = max(chunk.offset + chunk.length for chunk in self._touched)
-        self._give_back(begin, end)
-        self._touched.clear()
-        self._touched_bytes = 0
+        """Give back what is mapped, if more than this much of it may be resident."""
+        if self._touched_bytes > above:
+            self._payload.release()
+            if self._code_view is not None:
+                self._code_view.release()
 
 
 def _checked(directory: Path, pages: int, chunks: int) -> tuple[Flags, Flags]:
@@ -303,6 +303,33 @@ def stretches(values: Rows) -> Iterator[tuple[int, int]]:
     if len(values):
         bounds = np.flatnonzero(np.diff(values)) + 1
         yield from itertools.pairwise([0, *bounds.tolist(), len(values)])
+
+
+def gathered(
+    positions: Rows, numbers: Rows, schema: pa.Schema, fetch: Callable[[int, Rows], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Rows out of several batches as one batch, in the order of `positions`.
+
+    `numbers` says which batch each position lies in; below zero it is a row of nulls.
+    """
+    order: Rows | None = None
+    if (numbers[1:] < numbers[:-1]).any():
+        order = np.argsort(numbers, kind="stable")
+        positions, numbers = positions[order], numbers[order]
+    if len(numbers) and numbers[0] < 0:
+        schema = _nullable(schema)
+    parts = []
+    for start, stop in stretches(numbers):
+        if numbers[start] < 0:
+            parts.append(_nulls(stop - start, schema))
+        else:
+            parts.append(fetch(int(numbers[start]), positions[start:stop]))
+    found = _concat(parts, schema) if parts else _nulls(0, schema)
+    if order is None:
+        return found
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return found.take(pa.array(back))
 
 
 def take_rows(
@@ -329,6 +356,11 @@ def _concat(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def _nulls(count: int, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.nulls(count, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
@@ -346,51 +378,15 @@ def _read_meta(directory: Path) -> dict[str, Any]:
             "(dovetail.refresh), or restore the directory from a backup."
         ) from None
     except ValueError:
-        raise _damaged(path, 0) from None
+        raise damaged(path, 0) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
-
-
-def _damaged(path: Path, offset: int) -> StateCorruptError:
-    return StateCorruptError(
-        f"the staged table {path} is damaged at byte {offset}: it does not have the checksum it "
-        "was written with. Stage the table again (dovetail.refresh), or restore the file from a "
-        "backup."
-    )
-
-
-def _gone(path: Path) -> StateMissingError:
-    return StateMissingError(
-        f"the staged table {path} is gone. Stage the table again (dovetail.refresh), or restore it "
-        "from a backup."
-    )
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise _gone(path) from None
+        raise gone(path) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        raise _gone(path) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
-
-
-def _map(path: Path) -> mmap.mmap:
-    descriptor = _open(path)
-    try:
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    except ValueError:  # an empty file
-        raise _damaged(path, 0) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
-    finally:
-        os.close(descriptor)

@@ -54,5 +54,7 @@ def test_admit_when_parts_are_many_then_they_are_merged_only_where_there_is_room
     cache = filled(tight, 8)
     assert len(cache.parts) == 8
     for codes in (np.array([0, 999]), np.array([7_500])):
-        assert sum(len(chosen) for _, chosen, _, _ in cache.lookup(codes)) == len(codes)
+        chosen, low, high = cache.lookup(codes)
+        assert chosen.tolist() == list(range(len(codes)))
+        assert (high - low).sum() == len(cache.take(low))
     cache.check()

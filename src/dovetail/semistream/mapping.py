@@ -1,0 +1,90 @@
+"""A file that is mapped for reading, with an eye on how much of it may be resident.
+
+Mapped pages count as memory of the process for as long as they stay. Who looks at a part of the
+file says so (`touch`) and gives the pages back in time (`release`); what was seen before stays
+valid, it is only read again.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+import pyarrow as pa
+
+from dovetail.errors import StateCorruptError, StateMissingError
+from dovetail.kernel.blocks import storage_problem
+
+_REMEDY = "Stage the table again (dovetail.refresh), or restore"
+
+
+class Mapping:
+    """The bytes of a file. At most those between the touched ends are resident."""
+
+    def __init__(self, path: Path) -> None:
+        self.touched_bytes = 0  #: what may be resident
+        self._map: mmap.mmap | None = _mapped(path)
+        self.buffer: pa.Buffer | None = pa.py_buffer(self._map)
+        self._begin, self._end = len(self._map), 0
+
+    def part(self, begin: int, length: int) -> pa.Buffer:
+        assert self.buffer is not None, "closed"
+        return self.buffer[begin : begin + length]
+
+    def touch(self, begin: int, length: int) -> None:
+        """These bytes may become resident."""
+        self.touched_bytes += length
+        self._begin, self._end = min(self._begin, begin), max(self._end, begin + length)
+
+    def expect(self, begin: int, length: int) -> None:
+        """Most of these bytes will be wanted: read what of them is on disk in few requests."""
+        self._advise(mmap.MADV_WILLNEED, begin, begin + length)
+
+    def give_back(self, begin: int, end: int) -> None:
+        """Let a part be resident no longer."""
+        self._advise(mmap.MADV_DONTNEED, begin, end)
+
+    def release(self) -> None:
+        """Let nothing be resident that was touched."""
+        if self.touched_bytes and self._map is not None:
+            self.give_back(self._begin, self._end)
+            self.touched_bytes, self._begin, self._end = 0, len(self._map), 0
+
+    def close(self) -> None:
+        self._map = self.buffer = None
+
+    def _advise(self, advice: int, begin: int, end: int) -> None:
+        assert self._map is not None, "closed"
+        begin -= begin % mmap.PAGESIZE
+        self._map.madvise(advice, begin, min(end, len(self._map)) - begin)
+
+
+def open_for_reading(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise gone(path) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+
+
+def gone(path: Path) -> StateMissingError:
+    return StateMissingError(f"the staged table {path} is gone. {_REMEDY} it from a backup.")
+
+
+def damaged(path: Path, offset: int) -> StateCorruptError:
+    return StateCorruptError(
+        f"the staged table {path} is damaged at byte {offset}: it does not have the checksum it "
+        f"was written with. {_REMEDY} the file from a backup."
+    )
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    descriptor = open_for_reading(path)
+    try:
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except ValueError:  # an empty file
+        raise damaged(path, 0) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+    finally:
+        os.close(descriptor)

@@ -206,8 +206,11 @@ class _Table:
         reporter.begin(f"making a table of {rows:,} rows")
         nbytes = write_table(path, rows, keys, np.random.default_rng(config.seed))
         reporter.end(f"a table of {rows:,} rows, {nbytes >> 20:,} MiB")
+        # a file of its own, or Spark would serve every plan that reads the table from its cache
+        twin = directory / "cached.parquet"
+        twin.hardlink_to(path)
         stored = bed.session.read.parquet(str(path))
-        cached = bed.session.read.parquet(str(path)).select("*").cache()
+        cached = bed.session.read.parquet(str(twin)).cache()
         return cls(config, bed, directory, keys, nbytes, stored, cached)
 
     def feed(self, number: int) -> pa.Table:

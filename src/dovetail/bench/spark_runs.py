@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CORES = 2
 PARTITIONS = 2
-_MOST_HEAP_BYTES = 6 << 30
+_MOST_HEAP_BYTES = 10 << 30
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _STORES = "org.apache.spark.sql.execution.streaming.state"
 IN_HEAP = {_PROVIDER: f"{_STORES}.HDFSBackedStateStoreProvider"}

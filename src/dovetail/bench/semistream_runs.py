@@ -353,6 +353,13 @@ class Run:
         names = ("window", "cache", "notes", "switching buffer")
         return sum(held.get(name, 0) for name in names)
 
+    @property
+    def cached_rows(self) -> int:
+        """Table rows in the cache of SSBJ."""
+        operator = self.operator
+        parts = operator.cache.parts if isinstance(operator, Ssbj) else []
+        return sum(part.rows.num_rows for part in parts)
+
     def drain(self) -> None:
         """Finish what waits, and see that there were as many results as there had to be."""
         while self.operator.pending():

@@ -13,9 +13,10 @@ papers', with whole pages in the buffer, takes hundreds; a ratio of rates does n
 `ssbj-rate` (Fig. 5a, b, c, f): each join takes as many rows in an iteration as fill its memory.
 SSBJ gets rows until enough of them have to wait; the rest are settled by the cache. The group
 `budget` lets the operators decide by themselves inside a budget: `whole`, fed like that, and
-`pieces`, where batches of a third of `w` rows are just pushed. The group `paper` has memory as the
-paper counts it, and compares the rows of a scan (see `ssbj_paper`).
+`pieces`, where batches of a third of `w` rows are just pushed.
 `ssbj-memory` (Fig. 4a, b): as many rows as arrive at a rate; the memory that takes.
+Both have a group `paper`, with memory as the paper counts it and a table of ten times the rows (see
+`ssbj_paper`), and say what the paper's equations give (see `ssbj_theory`).
 `ssbj-factor` (Fig. 6a): the rate with the switching factor 1 over that with others.
 `ssbj-buffer` (Fig. 6b): the rate with the pages that the cost model chooses over that with others;
 here the buffer's whole pages count as memory, as in the paper.
@@ -45,7 +46,7 @@ BENCHMARKS = (
         "MESHJOIN's memory over SSBJ's at the same rate; virtual time",
         rows=ROWS,
         rows_mean="table rows",
-        groups=("rate", "size", "unique"),
+        groups=("rate", "size", "unique", "paper"),
         function=run_memory,
     ),
     Benchmark(

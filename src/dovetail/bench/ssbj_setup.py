@@ -101,6 +101,7 @@ class Steady:
     cache_bytes: float
     cached_values: int
     cached_without_rows: int  #: of these, how many the table does not have
+    cached_rows: float  #: table rows in the cache
 
     def rate(self, relation: Relation) -> float:
         return self.tally.rows / self.tally.seconds(DISK_7200, relation)
@@ -108,11 +109,12 @@ class Steady:
 
 def steady(run: Run, rows: Choose, algorithm: str, *, iterates: bool = True) -> Steady:
     """Let the join settle, then watch it for some scans; only a cache takes many to settle."""
-    held: list[tuple[int, int, int]] = []
+    held: list[tuple[int, int, int, int]] = []
 
     def watched(one: Run) -> int:
         components = one.operator.ctx.budget.components
-        held.append((one.held_bytes, one.window_bytes, components.get("cache", 0)))
+        cache = components.get("cache", 0)
+        held.append((one.held_bytes, one.window_bytes, cache, one.cached_rows))
         return rows(one)
 
     for _ in range(WARM_UP_SCANS if algorithm == OURS else 2):
@@ -125,8 +127,8 @@ def steady(run: Run, rows: Choose, algorithm: str, *, iterates: bool = True) -> 
     values = sum(len(part.keys) for part in parts)
     without = sum(int((np.diff(part.starts) == 0).sum()) for part in parts)
     run.drain()
-    total, window, cache = (fmean(some) for some in zip(*held, strict=True))
-    return Steady(tally, total, window, cache, values, without)
+    total, window, cache, rows_cached = (fmean(some) for some in zip(*held, strict=True))
+    return Steady(tally, total, window, cache, values, without, rows_cached)
 
 
 def at_rate(rate: float, relation: Relation, loops: int) -> Choose:
@@ -180,6 +182,7 @@ def measured_of(found: Steady, relation: Relation, loops: int) -> Measured:
         "settled_by_cache": tally.cached / tally.rows,
         "cached_values": float(found.cached_values),
         "cached_values_without_rows": float(found.cached_without_rows),
+        "cached_rows": found.cached_rows,
         "window_bytes": found.window_bytes,
         "cache_bytes": found.cache_bytes,
         "notes_and_switching_buffer_bytes": (

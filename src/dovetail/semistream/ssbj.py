@@ -13,18 +13,16 @@ be (Theorem 1). A value without any table row has m = 0 and is cached as such.
 
 Its entry in the cache takes memory too, with table rows or without. The paper leaves that out; here
 it is on the cached side of the inequality (`KEY_BYTES`). Without it every value that the table does
-not have would be cached when it first comes, and these would crowd out the rest: measured with
-`ssbj-rate`, the service rate at skew 1 and 10 % of memory falls from 2.1 to 1.4 times MESHJOIN's.
+not have would be cached when it first comes, and these would crowd out the rest.
 
 And `n` is a sample. Of values that all come equally seldom some come twice in a cycle by chance,
 and of many such values these are many. Cached, they do not pay, and they crowd out rows that wait.
 So `n` has to be above the break-even by its standard deviation, `sqrt(n)` of a Poisson count;
 eviction, which goes by ten cycles, needs no such margin. Nor is learning free: where the notes of
 values took more memory than what was learned gives back in eight cycles (`_PAYBACK`), fewer are
-taken, of another quarter or sixteenth of the values each time, until that pays. `ssbj-rate` at 10 %
-of memory, without and with both: 0.84 and 1.00 times MESHJOIN's rate at skew 0, 0.88 and 1.00 at
-0.5, 1.09 and 1.23 at 0.75, 2.16 and 2.39 at 1; the best cache there can be gives 1.00, 1.04, 1.29
-and 2.63. (Of one or two repetitions, on which `_PAYBACK` was also chosen: rather favourable.)
+taken, of another quarter or sixteenth of the values each time, until that pays. The result of
+`ssbj-rate` has the rate beside MESHJOIN's over the skew, and beside that with the best cache there
+can be; `_PAYBACK` was chosen on it, so it is rather favourable.
 
 The states, one cycle of the scan each:
 1. incrementing: learn `m` and `n` of the values that pass through the disk phase;

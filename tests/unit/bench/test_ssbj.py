@@ -7,10 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.bench import registry, semistream_runs, ssbj_rate, ssbj_setup, ssbj_tuning
-from dovetail.bench.measure import WrongResultError
+from dovetail.bench import (
+    registry,
+    semistream_runs,
+    ssbj_paper,
+    ssbj_rate,
+    ssbj_setup,
+    ssbj_tuning,
+)
+from dovetail.bench.measure import Measured, Runs, WrongResultError
 from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
+from dovetail.bench.result import Result, significant
 from dovetail.bench.semistream_runs import (
     FACTORS,
     Feed,
@@ -37,6 +44,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssbj_setup, "WARM_UP_SCANS", 3)
     monkeypatch.setattr(ssbj_setup, "MEASURED_SCANS", 1)
     monkeypatch.setattr(ssbj_tuning, "LOOPS_TRIED", (12, 24))
+    monkeypatch.setattr(ssbj_paper, "TIMES", 2)
+    monkeypatch.setattr(ssbj_paper, "WINDOWS", (2,))
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +71,7 @@ def run(name: str, only: str | None = None, rows: int = ROWS) -> Result:
         ("ssbj-memory", "rate", {"meshjoin/rate=25k", "meshjoin/rate=200k"}),
         ("ssbj-memory", "size", {"meshjoin/size=4"}),
         ("ssbj-memory", "unique", {"meshjoin/unique,rate=200k"}),
+        ("ssbj-memory", "paper", {"meshjoin/paper,rate=25k", "meshjoin/paper,window=2R"}),
         ("ssbj-factor", None, {"factor/sf=0.25", "factor/sf=4"}),
         ("ssbj-buffer", None, {"buffer/loops=12"}),
         ("ssbj-model", None, {"model/meshjoin,skew=0,rate=50k", "model/ssbj,skew=1,rate=100k"}),
@@ -114,6 +124,42 @@ def test_tpch_when_there_is_a_generator_then_has_its_labels() -> None:
     result = run("ssbj-tpch", rows=1_500)
     assert result.ok, result.failures
     assert set(result.ratios) == {f"meshjoin/memory={share}%" for share in (1, 5, 10)}
+
+
+def test_paper_memory_when_a_scan_has_given_rows_then_is_near_what_the_inequality_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ssbj_setup, "WARM_UP_SCANS", 9)
+    monkeypatch.setattr(ssbj_setup, "MEASURED_SCANS", 3)
+    monkeypatch.setattr(ssbj_paper, "RATES", ())
+    result = run("ssbj-memory", "paper")
+    assert result.ok, result.failures
+    found = result.facts["contenders"]
+    mesh, ours = (found[f"{name} paper,window=2R"] for name in ("meshjoin", "ssbj"))
+    rows = 2 * 2 * ROWS
+    assert mesh["rows_in_a_scan"] == ours["rows_in_a_scan"] == rows
+    assert mesh["memory_bytes_by_equation_1"] == significant(24.0 * rows)
+    waiting = ours["window_rows_of_table"] * 2 * ROWS
+    assert ours["cached_rows"] > 0
+    assert ours["memory_bytes_by_equation_1"] == pytest.approx(
+        24 * waiting + 120 * ours["cached_rows"], rel=1e-3
+    )
+    expected = result.facts["group paper, by the inequality for the rows that came"]
+    median = result.ratios["meshjoin/paper,window=2R"].median
+    assert median == pytest.approx(expected["meshjoin/paper,window=2R"], rel=0.25)
+
+
+def test_best_factor_when_rates_are_measured_then_is_that_of_the_highest() -> None:
+    runs = Runs()
+    for factor, rate in ((0.5, 3.0), (1.0, 2.0), (2.0, 1.0)):
+        runs.done[f"ssbj sf={factor:g}"] = {1: Measured({}, {"rows_per_virtual_s": rate})}
+    assert ssbj_tuning.best_factor(runs, (0.5, 1.0, 2.0, 4.0)) == "sf=0.5"
+    assert ssbj_tuning.best_factor(Runs(), (1.0,)) is None
+
+
+def test_break_even_when_the_factor_grows_then_takes_more_rows() -> None:
+    counts = [ssbj_tuning.break_even(factor) for factor in (0.25, 1.0, 4.0)]
+    assert counts == sorted(set(counts))
 
 
 # -- what it measures with ----------------------------------------------------------------------

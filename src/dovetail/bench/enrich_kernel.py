@@ -6,8 +6,8 @@ exactly one match. All contenders get the same batches and 64 MB, and leave thei
 memory.
 
 Ours: one operator each, on one staged partition. A batch is handed over in ten record batches, then
-the operator is polled until nothing is pending. MESHJOIN's relatives finish a round of the table
-for every batch that way, which is not what they are made for; their facts are to be read so.
+the operator is polled until nothing is pending. MESHJOIN and its relatives finish a round of the
+table for every batch that way, which is not what they are made for; their facts are to be read so.
 DuckDB: its own table in a database file, `memory_limit` 64 MB, two threads; each batch is joined
 with it as a registered Arrow table.
 SQLite: a rowid table in a file with the key as its primary key, a page cache of 64 MB; a batch goes
@@ -55,7 +55,7 @@ from dovetail.semistream.spec import TABLE
 NAME = "enrich-kernel"
 ROWS = 3_500_000
 TEXT_BYTES = 60
-OPERATORS = ("seek", "seek-uncached", "ssbj", "ameshjoin", "inl")
+OPERATORS = ("seek", "seek-uncached", "ssbj", "meshjoin", "ameshjoin", "inl")
 RIVALS = ("duckdb", "sqlite")
 _T = TypeVar("_T")
 

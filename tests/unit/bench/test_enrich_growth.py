@@ -39,7 +39,12 @@ def test_run_when_tiny_then_has_every_ratio_and_the_facts_of_every_contender(
             result.ratios
         )
     grown = {label for label in result.ratios if label.startswith("first-size/")}
-    assert {"first-size/20M", "first-size/20M,seek", "first-size/3.5M,ssbj"} <= grown
+    assert {
+        "first-size/20M",
+        "first-size/20M,seek",
+        "first-size/10M,seek-uncached",
+        "first-size/3.5M,ssbj",
+    } <= grown
     assert not any("1M" in label for label in grown)
     assert all(ratio.n == 2 for ratio in result.ratios.values())
     assert result.facts["row_bytes"] == pytest.approx(120, abs=4)

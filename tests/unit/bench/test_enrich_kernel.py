@@ -41,6 +41,7 @@ def test_run_when_tiny_then_has_every_ratio_and_the_facts_of_every_contender(
     assert all(ratio.n == 2 for ratio in result.ratios.values())
     contenders = result.facts["contenders"]
     assert set(contenders) == {*OPERATORS, *RIVALS}
+    assert {"meshjoin", "ameshjoin", "ssbj"} <= set(contenders)
     assert all(facts["rows_per_s"] > 0 for facts in contenders.values())
     assert 0 < contenders["seek"]["cache_hit_share"] <= 1
     assert "cache_hit_share" not in contenders["seek-uncached"]

@@ -1,15 +1,20 @@
 """The benchmarks of MESHJOIN at a tiny size."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dovetail.bench import mesh, mesh_model, registry
-from dovetail.bench.mesh import as_the_paper_counts, skewed
+from dovetail.bench import mesh, mesh_model, mesh_pages, registry
+from dovetail.bench.measure import Measured, Runs
+from dovetail.bench.mesh import skewed
 from dovetail.bench.mesh_model import fit, loop_features
+from dovetail.bench.mesh_notes import as_the_paper_counts, beside_the_disk
+from dovetail.bench.mesh_pages import Point, points_of, predict, shape_of
 from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
+from dovetail.bench.result import Result, Spread
+from dovetail.bench.semistream_runs import each_once, stage
 from dovetail.semistream.meshjoin import MeshJoin
 
 ROWS = 4_800
@@ -24,6 +29,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh, "MEMORIES", (0.01, 0.10))
     monkeypatch.setattr(mesh_model, "FITTED_LOOPS", (6, 24))
     monkeypatch.setattr(mesh_model, "PREDICTED_LOOPS", (8, 12))
+    monkeypatch.setattr(mesh_pages, "PAGES", 480)
+    monkeypatch.setattr(mesh_pages, "READ", (8, 16, 20))
 
 
 def run(name: str, only: str | None = None) -> Result:
@@ -47,7 +54,7 @@ def run(name: str, only: str | None = None) -> Result:
         ),
         ("mesh-skew", "stream", {"inl/disk,skew=0", "inl/object-store,skew=1"}),
         ("mesh-skew", "relation", {"inl/disk,relation-skew=0.1", "inl/here,relation-skew=1"}),
-        ("mesh-model", None, {"model/loops=8", "model/loops=12"}),
+        ("mesh-model", "model", {"model/loops=8", "model/loops=12"}),
     ],
 )
 def test_run_when_tiny_then_has_its_labels(
@@ -57,6 +64,68 @@ def test_run_when_tiny_then_has_its_labels(
     assert_sound(result)
     assert labels <= set(result.ratios)
     assert "time" in result.facts
+
+
+def test_model_when_it_runs_on_a_virtual_disk_too_then_has_the_rate_over_b_beside_its_prediction(
+    assert_sound: Callable[[Result], None],
+) -> None:
+    result = run("mesh-model")
+    assert_sound(result)
+    assert {"model/loops=8", "b/disk-alone,b=20"} <= set(result.ratios)
+    assert {"loops=8,memory=0.05", "meshjoin b=16"} <= set(result.facts["contenders"])
+    found = result.facts["on a virtual disk"]
+    assert found["table_rows"] == ROWS * 3_500_000 // 400_000
+    assert found["the rate over b"]["disk-alone"]["highest at"] == "b=8"
+    assert found["the rate over b"]["disk-alone"]["falls with every step from there on"]
+    # the model has the same steps, and a window that is as full as it can be
+    errors = found["median relative errors of the model"]
+    assert max(errors.values()) < 0.15, errors
+
+
+def test_predict_when_reads_follow_on_each_other_then_only_the_window_counts(
+    tmp_path: Path,
+) -> None:
+    relation = stage(each_once(ROWS), tmp_path / "table", pages=480)
+    points = points_of(relation)
+    assert [one.pages for one in points] == [8, 16, 20]
+    alone = [predict(relation, one, "disk-alone") for one in points]
+    windows = [one.window_bytes for one in points]
+    rates = [rate / alone[0] for rate in alone]
+    assert rates == pytest.approx([one / windows[0] for one in windows], rel=0.1)
+    apart = [predict(relation, one, "disk") for one in points]
+    assert all(with_seeks < rate for with_seeks, rate in zip(apart, alone, strict=True))
+
+
+def test_shape_when_the_rate_rises_again_then_says_that_it_does_not_fall() -> None:
+    points = [Point(b, 1, b, 10) for b in (1, 2, 3)]
+    falling = shape_of(dict(zip(points, (8.0, 4.0, 2.0), strict=True)))
+    assert falling["of the highest"] == {"b=1": 1.0, "b=2": 0.5, "b=3": 0.25}
+    assert falling["falls with every step from there on"]
+    risen = shape_of(dict(zip(points, (8.0, 2.0, 4.0), strict=True)))
+    assert not risen["falls with every step from there on"]
+    assert shape_of({}) == {}
+
+
+def test_note_when_the_rate_is_measured_then_says_how_it_changes_with_b() -> None:
+    measured = {(8, 0.05): (1.0, 300.0), (12, 0.05): (1.0, 100.0)}
+    told = mesh_model._over_pages(mesh_model.Models(measured, measured, ROWS))
+    assert "a scan of 8 reads rather than 12, the rate is 3 times" in told
+    assert "times" not in mesh_model._over_pages(mesh_model.Models({}, {}, ROWS))
+
+
+def test_notes_when_reads_are_shorter_then_are_worked_out_from_the_ratios() -> None:
+    runs = Runs()
+    for name, rate in (("meshjoin memory=1%", 30.0), ("inl memory=1%", 6.0)):
+        runs.done[name] = {1: Measured({}, {"rows_per_s disk, the paper's reads": rate})}
+    ratios = {
+        f"inl/{profile},memory=1%": Spread.of([ratio])
+        for profile, ratio in (("disk", 40.0), ("ssd", 4.0), ("ssd-32", 0.5))
+    }
+    told = beside_the_disk(runs, ratios, ["memory=1%"])
+    assert told["ratios over inl on a disk with seeks as short as that"] == {"memory=1%": 5.0}
+    left = told["what an SSD leaves of the disk's ratios over inl"]
+    assert left == {"ssd": {"memory=1%": 0.1}, "ssd-32": {"memory=1%": 0.0125}}
+    assert told["where index lookups are ahead"] == {"inl/ssd-32,memory=1%": 0.5}
 
 
 def test_run_when_results_are_missing_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dovetail.bench import mesh, mesh_load, registry
-from dovetail.bench.mesh_load import WAYS, serve
+from dovetail.bench.mesh_load import WAYS, _claims, serve
 from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
+from dovetail.bench.result import Result, Spread
 from dovetail.bench.semistream_runs import STORAGES, Law, each_once, opened, stage
 
 ROWS = 4_800
@@ -37,7 +37,26 @@ def test_run_when_tiny_then_has_its_labels_and_charts(
     assert labels <= set(result.ratios)
     assert result.ratios["meshjoin/rate=1"].median is not None
     assert result.ratios["meshjoin/rate=1"].median > 2, "a lookup waits for no scan"
+    aims = result.facts["goals"]
+    assert aims["level with an index lookup when quiet"]["reached"] == pytest.approx(
+        result.ratios["inl/rate=1"].median, rel=1e-3
+    )
+    borne = next(value for name, value in result.facts.items() if name.startswith("rows a second"))
+    work = result.facts["contenders"]["inl rate=2000"]["seconds"]["work"]["median"]
+    assert borne["inl"] == pytest.approx(1 / work, rel=1e-2)
     assert [list(chart["lines"]) for chart in result.facts["charts"]] == [list(WAYS)] * 2
+
+
+def test_claims_when_seek_is_behind_then_are_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh_load, "RATES", (1, 10, 100))
+    ratios = {
+        "inl/rate=1": Spread.of([0.99]),
+        "better-of-both/rate=10": Spread.of([1.0]),
+        "meshjoin/rate=100": Spread.of([0.5]),
+    }
+    assert [one["met"] for one in _claims(ratios).values()] == [True, False, False]
+    ratios["better-of-both/rate=10"] = Spread.of([1.2])
+    assert [one["met"] for one in _claims(ratios).values()] == [True, False, True]
 
 
 @pytest.mark.parametrize("name", list(WAYS))

@@ -25,9 +25,10 @@ from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.base import WORKING_SHARE
 from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.inl import INDEX_SHARE, OBJECT_BYTES, leaves_at_once
+from dovetail.semistream.inl import INDEX_SHARE, leaves_at_once
 from dovetail.semistream.leaves import rows_of_leaf
 from dovetail.semistream.overload import Shedding
+from dovetail.semistream.pool import OBJECT_BYTES
 from dovetail.semistream.table import CODE_BYTES, chunk_pages
 
 _MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank

@@ -22,7 +22,8 @@ from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.runs import Rows, Run, Span
-from dovetail.semistream.table import StagedTable, gathered, take_rows
+from dovetail.semistream.gathering import gathered, take_rows
+from dovetail.semistream.table import StagedTable
 
 KEY_BYTES = 40  # of a cached value: code, start, hits, and 12 for the index of all parts
 TABLE, KEYS = 1, 2  #: the block store's second and third schema

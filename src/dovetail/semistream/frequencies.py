@@ -9,7 +9,6 @@ for `left` a row without a match has a result too; a row of `semi` or `anti` has
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
-from dovetail.kernel.protocol import Counters
 from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.shedding import (
     Counts,
@@ -57,16 +55,16 @@ def learn_frequencies(operator: SemiStreamJoin) -> Iterator[pa.RecordBatch]:
     table, limit = operator.table, most_bytes(operator.ctx.budget.total_bytes)
     held = Reservation(operator.ctx.budget, COMPONENT)
     pages = max(1, operator.working_bytes // 4 // (CODE_BYTES * table.page_rows))
-    with _uncounted(table):
+    with table.uncounted():
         distinct = sum(len(codes) for codes, _ in _counted(table, pages))
     if limit is None or _ENTRY_BYTES * distinct <= limit:
         what = "the frequencies of the table's codes"
         yield from operator.make_room_for(held, _ENTRY_BYTES * distinct, what)
-        with _uncounted(table):
+        with table.uncounted():
             operator.frequencies = _exact(table, pages, distinct)
     else:
         yield from operator.make_room_for(held, limit, "a sketch of the table's frequencies")
-        with _uncounted(table):
+        with table.uncounted():
             operator.frequencies = _sketched(table, pages, limit)
     operator.aside_bytes = held.nbytes
 
@@ -89,15 +87,6 @@ class Worth:
         if self._how == SEMI:
             return np.minimum(counts, 1)
         return (counts == 0).astype(np.int64) if self._how == ANTI else counts
-
-
-@contextmanager
-def _uncounted(table: StagedTable) -> Iterator[None]:
-    counters, table.counters = table.counters, Counters()
-    try:
-        yield
-    finally:
-        table.counters = counters
 
 
 def _exact(table: StagedTable, pages: int, distinct: int) -> Frequencies:

@@ -25,7 +25,8 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,6 +41,7 @@ from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Counters
 from dovetail.kernel.runs import Rows
+from dovetail.semistream.gathering import NOTHING, gathered, positions_of
 from dovetail.semistream.mapping import Mapping, damaged, gone, open_for_reading
 
 PAGE_BYTES = 256 << 10
@@ -49,7 +51,7 @@ _CHUNK_BYTES = PAGE_BYTES * CHUNK_PAGES  # of tiny pages, too: opening a chunk c
 CODE_BYTES = 8
 RELEASE_BYTES = 4 << 20
 _REMEMBERED_TABLES = 16
-_NOTHING = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
+_GAP_PAGES = 2  # between ranges that are read together
 Flags = NDArray[np.bool_]
 CODES, ROWS, FENCES, META = "codes.bin", "rows.arrows", "fences.bin", "table.json"
 
@@ -61,18 +63,6 @@ class Chunk:
     offset: int
     length: int
     checksum: int
-
-
-@dataclass(frozen=True)
-class Page:
-    """Neighbouring rows, a page or less, with their payload; copied out of the table."""
-
-    codes: Codes
-    rows: pa.RecordBatch
-    nbytes: int
-
-    def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
-        return take_rows(self.rows, positions, columns)
 
 
 def page_bytes_for(budget_bytes: int | None) -> int:
@@ -157,6 +147,10 @@ class StagedTable:
 
         Up to `release_bytes` of it may be resident until `release`.
         """
+        self._count_read(self.page_start(first), self.page_start(stop))
+        return self._peek(first, stop)
+
+    def _peek(self, first: int, stop: int) -> Codes:
         begin, end = self.page_start(first), self.page_start(stop)
         if self._code_view is None:
             self._code_view = Mapping(self.directory / CODES)
@@ -169,7 +163,6 @@ class StagedTable:
         self._code_view.expect(offset, length)
         self._verify_codes(first, stop, data)
         self._code_view.touch(offset, length)
-        self._count_read(begin, end)
         return cast("Codes", np.frombuffer(data, dtype=np.int64))
 
     def _verify_codes(self, first: int, stop: int, data: bytes | pa.Buffer) -> None:
@@ -180,14 +173,6 @@ class StagedTable:
             if zlib.crc32(data[at : at + size]) != self._page_checksums[page]:
                 raise damaged(self.directory / CODES, CODE_BYTES * self.page_start(first) + at)
             self._page_seen[page] = True
-
-    def codes_at(self, begin: int, end: int) -> Codes:
-        """The codes of the positions `[begin, end)`; of pages not checked before, all are read."""
-        first, stop = begin // self.page_rows, -(-end // self.page_rows)
-        if self._page_seen[first:stop].all():
-            return cast("Codes", np.frombuffer(self._read_codes(begin, end), dtype=np.int64))
-        start = self.page_start(first)
-        return self.codes(first, stop)[begin - start : end - start].copy()
 
     def _read_codes(self, begin: int, end: int) -> bytes:
         try:
@@ -203,22 +188,47 @@ class StagedTable:
         self.counters.blocks_read += 1
         self.counters.bytes_read += CODE_BYTES * (end - begin)
 
-    def piece(self, begin: int, end: int) -> Page:
-        """The rows at the positions `[begin, end)`, codes and payload."""
-        codes = self.codes_at(begin, end)
-        number, at = divmod(begin, self._chunk_rows)
-        if at + len(codes) <= self._chunk_rows:  # as `take`, but there is nothing to put together
-            rows = self._chunk(number).take(pa.array(np.arange(at, at + len(codes))))
-            self.release(self.release_bytes)
-        else:
-            rows = self.take(np.arange(begin, end))
-        self.counters.bytes_read += rows.nbytes
-        return Page(codes, rows, rows.nbytes + CODE_BYTES * len(codes))
+    def ranges(self, begins: Rows, ends: Rows) -> tuple[Codes, pa.RecordBatch]:
+        """Codes and rows of some ranges of positions that follow each other, one after the other.
+
+        What is read is counted as if each range were read by itself, but for the size of its rows.
+        """
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            self._count_read(begin, end)
+        messages = (ends - 1) // self._chunk_rows - begins // self._chunk_rows + 1
+        positions = positions_of(begins, ends - begins)
+        with self.uncounted():
+            rows = self.take(positions)
+        self.counters.blocks_read += int(messages.sum())
+        return self._codes_of(begins, ends, positions), rows
+
+    def _codes_of(self, begins: Rows, ends: Rows, positions: Rows) -> Codes:
+        """The codes at the positions of some ranges, seen in stretches of the pages they are on."""
+        first, stop = begins // self.page_rows, -(-ends // self.page_rows)
+        starts = np.concatenate([[0], np.cumsum(ends - begins)])
+        codes = np.empty(len(positions), dtype=np.int64)
+        most = max(1, self.release_bytes // (CODE_BYTES * self.page_rows))
+        apart = (np.diff(first // most) != 0) | (first[1:] - stop[:-1] > _GAP_PAGES)
+        bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(begins)]
+        for one, other in itertools.pairwise(bounds if len(begins) else []):
+            part = slice(starts[one], starts[other])
+            seen = self._peek(int(first[one]), int(stop[other - 1]))
+            codes[part] = seen[positions[part] - self.page_start(int(first[one]))]
+        return codes
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What is read meanwhile is not in the operator's counters."""
+        counters, self.counters = self.counters, Counters()
+        try:
+            yield
+        finally:
+            self.counters = counters
 
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
         """The rows at these positions, in any order; a negative position is a row of nulls."""
         if columns is not None and not columns:
-            return _NOTHING
+            return NOTHING
 
         def fetch(number: int, at: Rows) -> pa.RecordBatch:
             chunk = self._chunk(number)
@@ -296,73 +306,6 @@ def _known(
     _directory: str, _written: tuple[Any, ...], pages: int, chunks: int
 ) -> tuple[Flags, Flags]:
     return np.zeros(pages, dtype=np.bool_), np.zeros(chunks, dtype=np.bool_)
-
-
-def stretches(values: Rows) -> Iterator[tuple[int, int]]:
-    """The places `[start, stop)` where neighbours are equal."""
-    if len(values):
-        bounds = np.flatnonzero(np.diff(values)) + 1
-        yield from itertools.pairwise([0, *bounds.tolist(), len(values)])
-
-
-def gathered(
-    positions: Rows, numbers: Rows, schema: pa.Schema, fetch: Callable[[int, Rows], pa.RecordBatch]
-) -> pa.RecordBatch:
-    """Rows out of several batches as one batch, in the order of `positions`.
-
-    `numbers` says which batch each position lies in; below zero it is a row of nulls.
-    """
-    order: Rows | None = None
-    if (numbers[1:] < numbers[:-1]).any():
-        order = np.argsort(numbers, kind="stable")
-        positions, numbers = positions[order], numbers[order]
-    if len(numbers) and numbers[0] < 0:
-        schema = _nullable(schema)
-    parts = []
-    for start, stop in stretches(numbers):
-        if numbers[start] < 0:
-            parts.append(_nulls(stop - start, schema))
-        else:
-            parts.append(fetch(int(numbers[start]), positions[start:stop]))
-    found = _concat(parts, schema) if parts else _nulls(0, schema)
-    if order is None:
-        return found
-    back = np.empty(len(order), dtype=np.int64)
-    back[order] = np.arange(len(order))
-    return found.take(pa.array(back))
-
-
-def take_rows(
-    rows: pa.RecordBatch, positions: Rows, columns: tuple[int, ...] | None
-) -> pa.RecordBatch:
-    """Rows of a batch; a negative position is a row of nulls."""
-    if columns is not None:
-        if not columns:
-            return _NOTHING
-        rows = rows.select(list(columns))
-    absent = positions < 0
-    if not absent.any():
-        return rows.take(pa.array(positions))
-    rows = pa.RecordBatch.from_arrays(rows.columns, schema=_nullable(rows.schema))
-    return rows.take(pa.array(positions, mask=absent))
-
-
-def _concat(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(parts) == 1:
-        return pa.RecordBatch.from_arrays(parts[0].columns, schema=schema)
-    columns = [
-        pa.concat_arrays([part.column(index) for part in parts]) for index in range(len(schema))
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _nulls(count: int, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.nulls(count, field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _read_meta(directory: Path) -> dict[str, Any]:

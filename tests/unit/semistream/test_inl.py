@@ -8,7 +8,6 @@ import pytest
 
 from dovetail.semistream import inl as inl_module
 from dovetail.semistream.inl import IndexNestedLoops
-from dovetail.semistream.table import Page
 from dovetail.testing.semistream import Bench
 
 MakeBench = Callable[..., Bench]
@@ -25,7 +24,7 @@ def inl(bench: Bench) -> IndexNestedLoops:
 
 def pool(bench: Bench) -> list[int]:
     """The leaves in the pool, the one that goes first in front."""
-    return list(inl(bench)._pool)
+    return inl(bench)._pool.by_age()
 
 
 @pytest.fixture
@@ -35,13 +34,15 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], list[int]]:
     def watch(bench: Bench) -> list[int]:
         numbers: list[int] = []
         leaves = inl(bench)._leaves
-        read = leaves.read
+        count = leaves.table._count_read
 
-        def leaf(number: int) -> Page:
+        def read(begin: int, end: int) -> None:
+            number = begin // leaves.rows
+            assert leaves.starts(np.array([number, number + 1])).tolist() == [begin, end]
             numbers.append(number)
-            return read(number)
+            count(begin, end)
 
-        monkeypatch.setattr(leaves, "read", leaf)
+        monkeypatch.setattr(leaves.table, "_count_read", read)
         return numbers
 
     return watch

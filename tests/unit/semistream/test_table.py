@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import StateCorruptError, StateMissingError
-from dovetail.semistream.table import CHUNK_PAGES, Page, StagedTable, stretches, take_rows
+from dovetail.kernel.keys import Codes
+from dovetail.semistream.gathering import positions_of, stretches, take_rows
+from dovetail.semistream.table import CHUNK_PAGES, StagedTable
 from dovetail.semistream.table_writer import TableWriter
 from dovetail.testing.generators import Shape, make_relation
 
@@ -75,8 +77,8 @@ def table(tmp_path: Path) -> Iterator[StagedTable]:
     table.close()
 
 
-def page_of(table: StagedTable, number: int) -> Page:
-    return table.piece(table.page_start(number), table.page_start(number + 1))
+def page_of(table: StagedTable, number: int) -> tuple[Codes, pa.RecordBatch]:
+    return table.ranges(*np.array([[table.page_start(number)], [table.page_start(number + 1)]]))
 
 
 def ids(rows: pa.RecordBatch) -> list[int | None]:
@@ -127,14 +129,14 @@ def test_rows_when_generated_then_come_back_page_by_page(tmp_path: Path, seed: i
     table = StagedTable(tmp_path / "table", rows.schema)
     try:
         pages = [page_of(table, number) for number in range(table.pages)]
-        assert np.concatenate([page.codes for page in pages]).tolist() == codes.tolist()
-        assert pa.Table.from_batches([page.rows for page in pages]).equals(
+        assert np.concatenate([stored for stored, _ in pages]).tolist() == codes.tolist()
+        assert pa.Table.from_batches([page for _, page in pages]).equals(
             pa.Table.from_batches([rows])
         )
-        assert table.fences.tolist() == [int(page.codes[0]) for page in pages]
-        for number, page in enumerate(pages):
-            assert page.nbytes >= page.rows.nbytes + page.codes.nbytes
-            assert len(page.codes) == table.page_start(number + 1) - table.page_start(number)
+        assert table.fences.tolist() == [int(stored[0]) for stored, _ in pages]
+        for number, (stored, page) in enumerate(pages):
+            assert len(stored) == page.num_rows
+            assert len(stored) == table.page_start(number + 1) - table.page_start(number)
     finally:
         table.close()
 
@@ -165,8 +167,8 @@ def test_pages_when_rows_do_not_fill_the_last_then_it_is_shorter(table: StagedTa
     assert (table.pages, table.page_rows) == (13, 4)
     assert table.fences.tolist() == list(range(0, 100, 8))
     assert [table.page_start(page) for page in (0, 1, 12, 13)] == [0, 4, 48, 50]
-    assert page_of(table, 12).codes.tolist() == [96, 98]
-    assert ids(page_of(table, 12).rows) == [48, 49]
+    codes, rows = page_of(table, 12)
+    assert (codes.tolist(), ids(rows)) == ([96, 98], [48, 49])
     assert table.codes(11, 13).tolist() == [88, 90, 92, 94, 96, 98]
 
 
@@ -278,8 +280,8 @@ def test_take_when_a_column_may_not_be_null_then_says_so_unless_there_are_nulls(
         found = table.take(np.array([8, -1, 0]))
         assert found.schema.field("id").nullable
         assert ids(found) == [8, None, 0]
-        page = page_of(table, 0)
-        assert page.take(np.array([0, -1])).to_pylist() == [{"id": 0}, {"id": None}]
+        _, page = page_of(table, 0)
+        assert take_rows(page, np.array([0, -1]), None).to_pylist() == [{"id": 0}, {"id": None}]
     finally:
         table.close()
 
@@ -324,19 +326,33 @@ def test_rows_when_the_mapping_was_given_back_then_keep_their_values(table: Stag
     table._codes_fd = reopened._codes_fd  # for the fixture to close
 
 
-@pytest.mark.parametrize(("begin", "end"), [(0, 50), (3, 4), (3, 5), (6, 23), (49, 50), (8, 8)])
-def test_codes_when_some_positions_are_asked_for_then_only_they_are_read(
-    table: StagedTable, begin: int, end: int
+RANGES = [[(0, 50)], [(3, 4)], [(3, 5), (5, 23)], [(0, 1), (20, 24), (49, 50)], []]
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+def test_ranges_when_read_together_then_count_as_if_each_were_read_by_itself(
+    table: StagedTable, ranges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of pages that were checked before; else the whole pages, which are checked."""
-    expected = list(range(2 * begin, 2 * end, 2))
-    assert table.codes_at(begin, end).tolist() == expected
-    pages = range(begin // 4, -(-end // 4))
-    assert table._page_seen.nonzero()[0].tolist() == list(pages)
-    before = table.counters.bytes_read
-    assert table.codes_at(begin, end).tolist() == expected
-    assert table.counters.bytes_read - before == 8 * (end - begin)
-    assert ids(table.piece(begin, end).rows) == list(range(begin, end))
+    """Pages have four rows and chunks sixteen: a range takes a request for every chunk, too."""
+    counted: list[tuple[int, int]] = []
+    count = table._count_read
+    monkeypatch.setattr(table, "_count_read", lambda *at: (counted.append(at), count(*at)))
+    begins, ends = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+    codes, rows = table.ranges(begins, ends)
+    positions = [position for begin, end in ranges for position in range(begin, end)]
+    assert codes.tolist() == [2 * position for position in positions]
+    assert ids(rows) == positions
+    assert counted == ranges
+    assert table.counters.bytes_read == 8 * len(positions)
+    chunks = [(end - 1) // 64 - begin // 64 + 1 for begin, end in ranges]
+    assert table.counters.blocks_read == len(ranges) + sum(chunks)
+    pages = {position // 4 for position in positions}
+    assert pages <= set(table._page_seen.nonzero()[0].tolist())
+
+
+def test_positions_when_of_ranges_then_follow_each_other() -> None:
+    begins, counts = np.array([5, 0, 9]), np.array([2, 0, 3])
+    assert positions_of(begins, counts).tolist() == [5, 6, 9, 10, 11]
 
 
 # -- damage -------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -I src/dovetail/cli/doctor.py
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
-		-c constraints.txt -e '.[dev,bench,shed,delta,iceberg]'
+		-c constraints.txt -e '.[dev,bench,delta,iceberg]'
 	@touch $@
 
 demo: setup ## Join two made-up streams on local Spark, live
@@ -75,7 +75,7 @@ lock: ## Resolve constraints.txt anew (needs Python 3.11)
 		     "make lock LOCK_PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@set -eu; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	"$(LOCK_PYTHON)" -m venv "$$scratch"; \
-	"$$scratch/bin/python" -m pip install --quiet -e '.[dev,bench,shed,delta,iceberg]'; \
+	"$$scratch/bin/python" -m pip install --quiet -e '.[dev,bench,delta,iceberg]'; \
 	{ sed -n '/^#/p' constraints.txt; \
 	  "$$scratch/bin/python" -m pip freeze --exclude-editable; } > "$$scratch/constraints.txt"; \
 	cp "$$scratch/constraints.txt" constraints.txt

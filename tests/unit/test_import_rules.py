@@ -50,7 +50,6 @@ ARROW = {"numpy", "pyarrow"}
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     **dict.fromkeys(ENGINE_FREE - {"errors"}, ARROW),
-    "semistream": ARROW | {"datasketches"},  # an extra: frequencies under a budget
 }
 
 SPARK = {"pyspark", "py4j"}

@@ -1,14 +1,27 @@
 """f_R of a staged table: how many of its rows have a code, and so what leaving a row out loses.
 
-Exact if the different codes of the table with their counts fit into an eighth of the budget, which
-takes two passes over the codes; else from a sketch of that size, in one. The memory is reserved
-first, and belongs to the operator from then on.
+Exact if the different codes of the table with their counts fit into an eighth of the budget; else
+from a sketch of that size. Either takes two passes over the codes. The memory is reserved first,
+and belongs to the operator from then on.
+
+What was learned is written beside the table, for operators of later steps and other processes:
+
+    frequencies-exact.bin                   the codes, then their counts
+    frequencies-sketch-<bytes>-<hash>.bin   the counters; named by their size and hash functions
+
+each behind a checksum. A file is made under a name of its own and renamed, so it is there whole or
+not at all; of two that learn the same, the last one's stays. One that is damaged, or cannot be
+written or read, is as good as none: the table is read again. It goes with the table's directory.
 
 What a row is worth is the number of its results, as the paper's MAX-SUBSET has it: f_R for `inner`;
 for `left` a row without a match has a result too; a row of `semi` or `anti` has one or none.
 """
 
-from collections.abc import Iterator
+import contextlib
+import uuid
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +35,6 @@ from dovetail.semistream.shedding import (
     Frequencies,
     FrequencyLookup,
     SketchedFrequencies,
-    check_sketches,
 )
 from dovetail.semistream.spec import ANTI, LEFT_OUTER, SEMI
 from dovetail.semistream.table import CODE_BYTES, StagedTable
@@ -30,6 +42,10 @@ from dovetail.semistream.table import CODE_BYTES, StagedTable
 COMPONENT = "frequencies"
 _SHARE = 8  # of the budget: one in so many
 _ENTRY_BYTES = 16  # a code and its count
+_EXACT = "frequencies-exact.bin"
+_CHECKSUM_BYTES = 8
+_COPIES = 10  # of the codes at hand, while they are counted
+_WHAT = "what is known of the table's frequencies"
 
 
 def most_bytes(budget_bytes: int | None) -> int | None:
@@ -37,36 +53,60 @@ def most_bytes(budget_bytes: int | None) -> int | None:
     return None if budget_bytes is None else budget_bytes // _SHARE
 
 
-def check_frequencies(table: StagedTable, budget_bytes: int | None) -> None:
-    """Refuse now what would be missed later: the package for sketches, if one may be needed."""
-    limit = most_bytes(budget_bytes)
-    if limit is not None and table.rows * _ENTRY_BYTES > limit:
-        check_sketches()
-
-
 def learn_frequencies(operator: SemiStreamJoin) -> Iterator[pa.RecordBatch]:
     """See to it that an operator has its table's frequencies; emits what making room for them does.
 
-    Reads all codes of the table, in pieces of the working memory. That is not counted as reading
-    of the join.
+    Unless an operator before has learned them, reads all codes of the table, in pieces of the
+    working memory. That is not counted as reading of the join.
     """
     if operator.frequencies is not None:
         return
-    table, limit = operator.table, most_bytes(operator.ctx.budget.total_bytes)
     held = Reservation(operator.ctx.budget, COMPONENT)
-    pages = max(1, operator.working_bytes // 4 // (CODE_BYTES * table.page_rows))
+    found = yield from _remembered(operator, held)
+    if found is None:
+        found = yield from _learned(operator, held)
+    operator.frequencies, operator.aside_bytes = found, held.nbytes
+
+
+def _remembered(
+    operator: SemiStreamJoin, held: Reservation
+) -> Generator[pa.RecordBatch, None, FrequencyLookup | None]:
+    """What was learned before and fits; None if there is no such thing."""
+    table, limit = operator.table, most_bytes(operator.ctx.budget.total_bytes)
+    exact = table.directory / _EXACT
+    size = _size(exact)
+    if size is not None and (limit is None or size <= limit):
+        yield from operator.make_room_for(held, size, _WHAT)
+        entries = _read(exact, size)
+        if entries is not None and not len(entries) % 2:
+            return Frequencies.counted(*np.split(entries, 2))
+    elif limit is not None and _size(sketch := table.directory / _sketch(limit)) is not None:
+        yield from operator.make_room_for(held, limit, _WHAT)
+        counters = _read(sketch, SketchedFrequencies.size(limit))
+        if counters is not None:
+            return SketchedFrequencies.counted(counters)
+    held.resize(0)
+    return None
+
+
+def _learned(
+    operator: SemiStreamJoin, held: Reservation
+) -> Generator[pa.RecordBatch, None, FrequencyLookup]:
+    table, limit = operator.table, most_bytes(operator.ctx.budget.total_bytes)
+    pages = max(1, operator.working_bytes // _COPIES // (CODE_BYTES * table.page_rows))
     with table.uncounted():
         distinct = sum(len(codes) for codes, _ in _counted(table, pages))
     if limit is None or _ENTRY_BYTES * distinct <= limit:
-        what = "the frequencies of the table's codes"
-        yield from operator.make_room_for(held, _ENTRY_BYTES * distinct, what)
+        yield from operator.make_room_for(held, _ENTRY_BYTES * distinct, _WHAT)
         with table.uncounted():
-            operator.frequencies = _exact(table, pages, distinct)
-    else:
-        yield from operator.make_room_for(held, limit, "a sketch of the table's frequencies")
-        with table.uncounted():
-            operator.frequencies = _sketched(table, pages, limit)
-    operator.aside_bytes = held.nbytes
+            exact = _exact(table, pages, distinct)
+        _write(table.directory / _EXACT, *exact.entries)
+        return exact
+    yield from operator.make_room_for(held, limit, _WHAT)
+    with table.uncounted():
+        sketch = _sketched(table, pages, limit)
+    _write(table.directory / _sketch(limit), sketch.counters)
+    return sketch
 
 
 class Worth:
@@ -123,3 +163,50 @@ def _counted(table: StagedTable, pages: int) -> Iterator[tuple[Codes, Counts]]:
         yield codes[:-1], counts[:-1]
     if len(kept):
         yield kept, np.array([more])
+
+
+def _sketch(limit: int) -> str:
+    """The name of the file with a sketch of that size."""
+    return f"frequencies-sketch-{limit}-{SketchedFrequencies.hashing():08x}.bin"
+
+
+def _size(path: Path) -> int | None:
+    """The bytes behind the checksum; None if there is no file."""
+    try:
+        return max(0, path.stat().st_size - _CHECKSUM_BYTES)
+    except OSError:
+        return None
+
+
+def _read(path: Path, nbytes: int) -> Counts | None:
+    """So many bytes of numbers; None unless just these were written."""
+    try:
+        with path.open("rb") as file:
+            checksum = file.read(_CHECKSUM_BYTES)
+            numbers = np.fromfile(file, np.int64, nbytes // 8)
+            whole = numbers.nbytes == nbytes and not file.read(1)
+    except OSError:
+        return None
+    return numbers if whole and checksum == _checksum(path, numbers) else None
+
+
+def _write(path: Path, *numbers: Counts) -> None:
+    """Another process sees all of it or nothing. Without it the next one learns for itself."""
+    made = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    with contextlib.suppress(OSError):
+        try:
+            with made.open("wb") as file:
+                file.write(_checksum(path, *numbers))
+                for some in numbers:
+                    some.tofile(file)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+
+
+def _checksum(path: Path, *numbers: Counts) -> bytes:
+    """Of numbers in a file of that name."""
+    checksum = zlib.crc32(path.name.encode())
+    for some in numbers:
+        checksum = zlib.crc32(some.data, checksum)
+    return checksum.to_bytes(_CHECKSUM_BYTES, "little")

@@ -46,8 +46,6 @@ from dovetail.errors import (
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
 from dovetail.semistream.base import check_budget
-from dovetail.semistream.frequencies import check_frequencies
-from dovetail.semistream.shedding import WEIGHING
 from dovetail.semistream.table import StagedTable, chunk_pages, page_bytes_for
 from dovetail.semistream.table_writer import TableWriter
 from dovetail.spark.layout import partition_of
@@ -117,8 +115,6 @@ def check_staged_budget(spec: EnrichSpec) -> None:
         table = StagedTable(directory / f"p{number:05d}", spec.semistream.table)
         try:
             check_budget(spec.partition_bytes, table)
-            if spec.shedding is not None and spec.shedding.strategy in WEIGHING:
-                check_frequencies(table, spec.partition_bytes)
         finally:
             table.close()
 

@@ -1,26 +1,21 @@
 """What leaving a row out loses, from the staged table, inside the budget."""
 
-import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from dovetail.errors import ArgumentError
-from dovetail.semistream import SemiStreamSpec, StagedTable
 from dovetail.semistream.frequencies import (
     COMPONENT,
     Worth,
-    check_frequencies,
     learn_frequencies,
     most_bytes,
 )
 from dovetail.semistream.shedding import Frequencies, SketchedFrequencies
-from dovetail.testing.semistream import stage
 
 SEED = 8
 Make = Callable[..., Any]
@@ -38,7 +33,7 @@ def test_frequencies_when_the_table_is_read_in_pieces_then_are_exact(
 ) -> None:
     table = keys_with_repeats(1500, 300)
     bench = make_bench("seek", table, page_rows=page_rows)
-    bench.operator.working_bytes = 4 * 8 * 700  # 700 codes at a time, or a page
+    bench.operator.working_bytes = 10 * 8 * 700  # 700 codes at a time, or a page
     assert list(learn_frequencies(bench.operator)) == []
     known = bench.operator.frequencies
     assert isinstance(known, Frequencies)
@@ -109,19 +104,133 @@ def test_worth_when_the_kind_of_join_varies_then_is_the_number_of_results(
     assert Worth(known, how, valid).of(np.array([1, 2, 3, 3])).tolist() == results
 
 
-def staged(folder: Path, rows: int) -> StagedTable:
-    schema = pa.schema([("k", pa.int64())])
-    spec = SemiStreamSpec(schema, schema, ("k",), ("k",))
-    return stage(spec, pa.record_batch([np.arange(rows)], schema=schema), folder, 4096)
+# -- what was learned is kept beside the table --------------------------------------------------
+
+TABLE = [*range(6000), *([7] * 900)]
+EXACT, SKETCHED = None, BUDGET  # a budget that has room for every code, and one that has not
+SOUGHT = np.arange(-10, 6100)
 
 
-def test_check_when_a_sketch_may_be_needed_without_its_package_then_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def learned(bench: Any) -> tuple[Any, int]:
+    """The frequencies of another operator on the same table, and how often it read codes."""
+    bench.restore()
+    table, reads = bench.operator.table, 0
+    codes = table.codes
+
+    def counted(first: int, stop: int) -> Any:
+        nonlocal reads
+        reads += 1
+        return codes(first, stop)
+
+    table.codes = counted
+    list(learn_frequencies(bench.operator))
+    return bench.operator.frequencies, reads
+
+
+def files(bench: Any) -> list[Path]:
+    return sorted(bench.table_directory.glob("*frequencies*"))
+
+
+@pytest.mark.parametrize("budget", [EXACT, SKETCHED])
+def test_frequencies_when_learned_before_then_are_loaded_and_no_code_is_read(
+    make_bench: Make, budget: int | None
 ) -> None:
-    monkeypatch.setitem(sys.modules, "datasketches", None)
-    table = staged(tmp_path / "table", 5000)
-    check_frequencies(table, 8 * 16 * 5000)
-    check_frequencies(table, None)
-    with pytest.raises(ArgumentError, match="dovetail\\[shed\\]"):
-        check_frequencies(table, 8 * 16 * 5000 - 8)
-    table.close()
+    bench = make_bench("seek", TABLE, page_rows=64, budget_bytes=budget)
+    first, reads = learned(bench)
+    assert reads > 0
+    (file,) = files(bench)
+    again, reads = learned(bench)
+    assert reads == 0
+    assert type(again) is type(first)
+    assert again.of(SOUGHT).tolist() == first.of(SOUGHT).tolist()
+    held = bench.operator.ctx.budget.components[COMPONENT]
+    assert again.nbytes <= held == bench.operator.aside_bytes
+    assert file.stat().st_size == again.nbytes + 8
+
+
+@pytest.mark.parametrize("budget", [8 * 16 * 60_000, 2_000_000])
+def test_frequencies_when_learned_or_loaded_then_take_what_is_reserved(
+    make_bench: Make, budget: int
+) -> None:
+    """Exact or a sketch; learning has working memory besides."""
+    bench = make_bench("seek", range(60_000), page_rows=64, budget_bytes=budget)
+    for spare in (bench.operator.working_bytes, 64_000):
+        bench.restore()
+        tracemalloc.start()
+        list(learn_frequencies(bench.operator))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        held = bench.operator.ctx.budget.components[COMPONENT]
+        assert bench.operator.frequencies.nbytes <= held
+        assert peak <= held + spare
+
+
+def test_frequencies_when_the_budget_differs_then_are_learned_for_it(make_bench: Make) -> None:
+    bench = make_bench("seek", TABLE, page_rows=64)
+    for budget, kind in [(None, Frequencies), (BUDGET, SketchedFrequencies)] * 2:
+        bench.budget_bytes = budget
+        known, reads = learned(bench)
+        assert isinstance(known, kind)
+    assert reads == 0
+    bench.budget_bytes = 3 * BUDGET // 2
+    known, reads = learned(bench)
+    assert reads > 0
+    assert known.nbytes > BUDGET // 8
+    assert len(files(bench)) == 3
+    bench.budget_bytes = 8 * 16 * 6000  # just enough
+    known, reads = learned(bench)
+    assert isinstance(known, Frequencies)
+    assert reads == 0
+
+
+@pytest.mark.parametrize("budget", [EXACT, SKETCHED])
+@pytest.mark.parametrize("damage", ["empty", "zero", "short", "long", "bit", "other"])
+def test_frequencies_when_their_file_is_damaged_then_are_learned_anew(
+    make_bench: Make, budget: int | None, damage: str
+) -> None:
+    bench = make_bench("seek", TABLE, page_rows=64, budget_bytes=budget)
+    first, _ = learned(bench)
+    (file,) = files(bench)
+    whole = file.read_bytes()
+    spoilt = {
+        "empty": b"",
+        "zero": bytes(8),
+        "short": whole[:-16],
+        "long": whole + bytes(16),
+        "bit": whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:],
+        "other": whole[:8] + bytes(len(whole) - 8),
+    }[damage]
+    file.write_bytes(spoilt)
+    again, reads = learned(bench)
+    assert reads > 0
+    assert again.of(SOUGHT).tolist() == first.of(SOUGHT).tolist()
+    assert file.read_bytes() == whole
+    assert learned(bench)[1] == 0
+
+
+def test_frequencies_when_their_file_cannot_be_written_then_are_learned_all_the_same(
+    make_bench: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    bench = make_bench("seek", TABLE, page_rows=64)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        known, _ = learned(bench)
+    assert known.of(np.array([7])).tolist() == [901]
+    assert files(bench) == []
+
+
+def test_frequencies_when_two_learn_at_once_then_each_sees_a_whole_file(make_bench: Make) -> None:
+    """One has read the codes before the other writes, and writes after it."""
+    bench = make_bench("seek", TABLE, page_rows=64)
+    learned(bench)
+    (file,) = files(bench)
+    whole = file.read_bytes()
+    with file.open("rb") as reading:
+        file.unlink()
+        learned(bench)
+        assert reading.read() == whole
+    assert file.read_bytes() == whole
+    assert files(bench) == [file]

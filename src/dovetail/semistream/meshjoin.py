@@ -174,15 +174,17 @@ class MeshJoin(SemiStreamJoin):
         """Read `b` pages and join them with all packets, page ranges in scan order."""
         left = self.b
         while left > 0 and self.packets:
-            # no further than where the oldest packet leaves, or the table or the memory ends
-            oldest = self.table.pages - self.packets[0].seen
-            count = min(left, oldest, self.table.pages - self.page, self._read_pages())
+            # no further than where the newest packet leaves, or the table or the memory ends
+            newest = self.table.pages - self.packets[-1].seen
+            count = min(left, newest, self.table.pages - self.page, self._read_pages())
             stored = self.table.codes(self.page, self.page + count)
             base = self.table.page_start(self.page)
             yield from self._scanned(stored, base)
             for packet in self.packets:
-                yield from self._join(packet, stored, base)
-                packet.seen += count
+                met = min(count, self.table.pages - packet.seen)  # older ones may leave before
+                end = self.table.page_start(self.page + met) - base
+                yield from self._join(packet, stored[:end], base)
+                packet.seen += met
             left -= count
             self.scanned += count
             self.page = (self.page + count) % self.table.pages

@@ -185,6 +185,27 @@ def test_read_when_b_pages_are_more_than_working_memory_then_is_in_pieces(
     assert max(sizes) <= operator.working_bytes // 4
 
 
+def test_read_when_b_does_not_divide_the_table_then_is_not_cut_where_packets_leave(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench("ameshjoin", range(100), page_rows=10, options={"w": 5, "b": 4})
+    table = mesh(bench).table
+    reads = []
+    read = table.codes
+
+    def codes(first: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        reads.append((first, stop))
+        return read(first, stop)
+
+    monkeypatch.setattr(table, "codes", codes)
+    for start in range(0, 100, 5):
+        bench.feed(range(start, start + 5))
+    assert reads[:8] == [(0, 4), (4, 8), (8, 10), (0, 2), (2, 6), (6, 10), (0, 4), (4, 8)]
+    assert len(reads) == 20 + 20 * 4 // 20  # a read an iteration, and one more in every other scan
+    bench.finish()
+    bench.assert_exactly_once()
+
+
 # -- the open packet ----------------------------------------------------------------------------
 
 

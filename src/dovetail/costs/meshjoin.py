@@ -28,6 +28,7 @@ Where we differ:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,8 +105,15 @@ class Workload:
         return 2 if self.chunk_pages else 1
 
     def chunks(self, pages: Number) -> Number:
-        """How many chunks so many neighbouring pages lie in, on average."""
-        return 1 + (pages - 1) / self.chunk_pages if self.chunk_pages else 0 * pages
+        """How many chunks so many pages lie in that are read together, on average."""
+        if not self.chunk_pages:
+            return 0 * pages
+        # reads that divide the table begin at the same places in every scan, at some chunks' too
+        whole = np.asarray(pages).astype(np.int64)
+        divides = self.table_pages % whole == 0
+        aligned: Any = np.where(divides, np.gcd(whole, self.chunk_pages), 1)
+        chunks: Number = 1 + (pages - aligned) / self.chunk_pages
+        return chunks
 
     def page_choices(self) -> Floats:
         """The least number of pages for each possible number of loops, and few more; ascending."""

@@ -52,12 +52,10 @@ class SemiStreamJoin(Emission):
         table.counters = context.counters
         total = context.budget.total_bytes
         check_budget(total, table)
-        self.working_bytes = (
-            _UNBOUNDED_WORKING_BYTES if total is None else int(total * WORKING_SHARE)
-        )
+        self.working_bytes = _working_bytes(total)
         context.budget.reserve("working", self.working_bytes)
         context.budget.reserve("page index", table.nbytes)
-        table.release_bytes = max(RELEASE_BYTES, self.working_bytes // 4)
+        table.release_bytes = release_bytes_of(total)
         self._window = Reservation(context.budget, "window")
         self._ended = False
         self._status = Status.IDLE
@@ -217,6 +215,17 @@ def _rounded_up(nbytes: int) -> str:
     """A size as people read it that is no less: who asks for just that much has to get by."""
     step = max(1, 1000 ** min(4, (len(str(nbytes)) - 1) // 3) // 10)
     return format_bytes(-(-nbytes // step) * step)
+
+
+def _working_bytes(partition_bytes: int | None) -> int:
+    if partition_bytes is None:
+        return _UNBOUNDED_WORKING_BYTES
+    return int(partition_bytes * WORKING_SHARE)
+
+
+def release_bytes_of(partition_bytes: int | None) -> int:
+    """How much of a table's rows may be resident with this share of the budget."""
+    return max(RELEASE_BYTES, _working_bytes(partition_bytes) // 4)
 
 
 def check_budget(partition_bytes: int | None, table: StagedTable) -> None:

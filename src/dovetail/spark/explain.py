@@ -188,8 +188,9 @@ def planned_enrich(
 
 
 def _machine(stream: DataFrame, spec: EnrichSpec, stream_width: float, width: float) -> Machine:
+    budget = None if spec.memory_bytes is None else spec.memory_bytes // spec.partitions
     return Machine(
-        factors_for(stream_width, width),
+        factors_for(stream_width, width, budget),
         _storage(_existing(spec.state)),
         int(stream.sparkSession.sparkContext.defaultParallelism),
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dovetail.costs.calibrate import Sizes, calibrate
+from dovetail.costs.calibrate import calibrate, sizes_for
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize, predict
 from dovetail.costs.skew import Skew
@@ -100,8 +100,8 @@ def compare(
         staged = stage(spec, _rows(keys, spec.table), directory / "table", setting.page_bytes)
         size = TableSize(staged.rows, staged.row_bytes, staged.page_rows, "as staged")
         staged.close()
-        sizes = Sizes(setting.stream_row_bytes, setting.table_row_bytes)
-        known = factors or calibrate(sizes).factors
+        sizes = setting.stream_row_bytes, setting.table_row_bytes, setting.budget_bytes
+        known = factors or calibrate(sizes_for(*sizes)).factors
         told = {one.algorithm: one.rate for one in predict(_plan(setting, size, known))}
         drawn = np.searchsorted(
             np.cumsum(zipf(setting.table_rows, setting.skew)), rng.random(setting.rows)

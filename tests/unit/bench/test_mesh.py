@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dovetail.bench import mesh, mesh_model, mesh_pages, registry
 from dovetail.bench.measure import Measured, Runs
 from dovetail.bench.mesh import skewed
-from dovetail.bench.mesh_model import fit, loop_features
 from dovetail.bench.mesh_notes import as_the_paper_counts, beside_the_disk
 from dovetail.bench.mesh_pages import Point, points_of, predict, shape_of
 from dovetail.bench.progress import Silent
@@ -151,11 +149,18 @@ def test_model_when_nothing_can_be_measured_then_fails(monkeypatch: pytest.Monke
     assert not result.facts["goals"]["median error below 15 %"]["met"]
 
 
-def test_fit_when_seconds_are_linear_then_finds_the_factors() -> None:
-    rows = [loop_features(loops, w, 1_000) for loops in (5, 10, 20) for w in (10.0, 50.0)]
-    features = np.array(rows)
-    factors = np.array([3.0, 0.01, 0.2, 0.5])
-    assert fit(features, features @ factors) == pytest.approx(factors)
+def test_model_when_the_machine_cannot_be_calibrated_then_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing(*arguments: object) -> object:
+        raise OSError("no room")
+
+    monkeypatch.setattr(mesh_model, "calibrate", nothing)
+    result = run("mesh-model")
+    assert [failure.contender for failure in result.failures] == ["calibration"]
+    assert result.ratios["model/loops=8"].n == 0
+    assert not result.facts["goals"]["median error below 15 %"]["met"]
+    assert result.facts["median relative errors"]["fitted"] is not None
 
 
 def test_skewed_when_drawn_then_has_that_many_rows_and_a_frequent_key() -> None:

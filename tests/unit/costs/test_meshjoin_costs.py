@@ -117,6 +117,15 @@ def test_rate_and_reads_when_computed_then_are_equations_3_and_4() -> None:
     )
 
 
+@pytest.mark.parametrize("pages", [1, 5, 6, 8, 12, 16, 20, 30, 48, 240])
+def test_chunks_when_reads_divide_the_table_then_are_those_that_they_lie_in(pages: int) -> None:
+    work = Workload(240, 1, 1, 1, chunk_pages=16)
+    first = np.arange(0, 240, pages)
+    lie_in = (first + pages - 1) // 16 - first // 16 + 1
+    assert work.chunks(float(pages)) == pytest.approx(lie_in.mean())
+    assert work.chunks(np.array([7.0, float(pages)])) == pytest.approx([1 + 6 / 16, lie_in.mean()])
+
+
 def test_cycle_when_pages_do_not_divide_the_table_then_the_last_loop_counts() -> None:
     assert MODEL.cycle_seconds(7.0, 5.0) == pytest.approx(3 * MODEL.loop_seconds(7.0, 5.0))
     assert MODEL.wait_seconds(7.0, 5.0) == pytest.approx(4 * MODEL.loop_seconds(7.0, 5.0))

@@ -44,8 +44,7 @@ def choose(plan: PlannedEnrich) -> Choice:
     """What to use for `plan`, whose own algorithm does not matter unless one was asked for."""
     predictions = {one.algorithm: one for one in predict(plan)}
     if plan.asked_algorithm != "auto":
-        known = predictions.get(plan.algorithm, Prediction(plan.algorithm))
-        return Choice(plan.algorithm, "as asked", known)
+        return Choice(plan.algorithm, "as asked", predictions[plan.algorithm])
     problems = {name: _problem(plan, predictions[name]) for name in CANDIDATES}
     able = [predictions[name] for name in CANDIDATES if not problems[name]]
     seek = predictions[Seek.name]

@@ -106,15 +106,15 @@ def _assumptions(plan: PlannedEnrich) -> list[str]:
 
 def _rows(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
     names = ("algorithm", "memory", "rows a second", "longest wait", "read for a row")
-    lines = [f"{names[0]:<12}{names[1]:>12}{names[2]:>16}{names[3]:>16}{names[4]:>16}"]
+    lines = [f"{names[0]:<16}{names[1]:>12}{names[2]:>16}{names[3]:>16}{names[4]:>16}"]
     for one in predictions:
         mark = " *" if one.algorithm == plan.algorithm else ""
         name = f"{one.algorithm}{mark}"
         if one.problem:
-            lines.append(f"{name:<12}  {one.problem}")
+            lines.append(f"{name:<16}  {one.problem}")
             continue
         lines.append(
-            f"{name:<12}{format_bytes(int(one.memory_bytes)):>12}{rounded(one.rate):>16}"
+            f"{name:<16}{format_bytes(int(one.memory_bytes)):>12}{rounded(one.rate):>16}"
             f"{duration(one.wait_seconds):>16}{format_bytes(int(one.bytes_per_row)):>16}"
         )
     return lines

@@ -29,6 +29,7 @@ from dovetail.semistream.inl import INDEX_SHARE, leaves_at_once
 from dovetail.semistream.leaves import rows_of_leaf
 from dovetail.semistream.overload import Shedding
 from dovetail.semistream.pool import OBJECT_BYTES
+from dovetail.semistream.seek import SeekUncached
 from dovetail.semistream.table import CODE_BYTES, chunk_pages
 
 _MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank
@@ -103,7 +104,10 @@ class Prediction:
 
 
 def predict(plan: PlannedEnrich) -> list[Prediction]:
-    """What each algorithm would do with the budget, fastest first."""
+    """What each algorithm would do with the budget, fastest first.
+
+    Seek without its cache, which is there to compare with, only if it is the plan's.
+    """
     share = Share(plan)
     ways: dict[str, Callable[[], Prediction]] = {
         "seek": share.seek,
@@ -112,6 +116,8 @@ def predict(plan: PlannedEnrich) -> list[Prediction]:
         "meshjoin": share.meshjoin,
         "inl": share.inl,
     }
+    if plan.algorithm == SeekUncached.name:
+        ways[plan.algorithm] = share.seek_uncached
     found = []
     for name, way in ways.items():
         try:
@@ -168,6 +174,12 @@ class Share:
         return math.ceil(self.plan.partitions / partitions_at_once(self.plan))
 
     def seek(self) -> Prediction:
+        return self._sought("seek", caches=not self.plan.spec.ordered)
+
+    def seek_uncached(self) -> Prediction:
+        return self._sought(SeekUncached.name, caches=False)
+
+    def _sought(self, name: str, *, caches: bool) -> Prediction:
         model = seek.SeekModel(
             table=seek.SeekTable(
                 self.rows, self.fetched, self.plan.table.page_rows, self.chunk_pages
@@ -180,10 +192,10 @@ class Share:
             cached_key_bytes=self.grouped * KEY_BYTES,
             slice_rows=self.slice_rows,
         )
-        best = seek.best_rate(model, self.memory, caches=not self.plan.spec.ordered)
+        best = seek.best_rate(model, self.memory, caches=caches)
         read = best.bytes_per_row
         scanned = read - (1 - best.cache_share) * self.stream.mean_matches * self.fetched
-        return Prediction("seek", best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
+        return Prediction(name, best.memory_bytes, best.rate, best.wait_seconds, read, scanned)
 
     def ssbj(self) -> Prediction:
         if self.plan.spec.ordered:  # nothing is cached then

@@ -203,13 +203,13 @@ def spread_over_pages(shares: Floats, pages: int) -> Floats:
 
 def best_rate(model: SeekModel, memory_bytes: float, *, caches: bool = True) -> SeekPlan:
     """What Seek does with so much memory: shares of it for the cache and for working, and the rest,
-    less an eighth of the whole for the input batch, for the window.
+    less an eighth of the whole for the input batch, for the window. Without a cache it is window.
 
     `SeekPlan.memory_bytes` leaves out the working memory. Raises `MemoryBudgetError` if not even
     one row may wait.
     """
     cached = model.cached_values(memory_bytes * CACHE_SHARE) if caches else 0
-    room = memory_bytes * (1 - CACHE_SHARE - WORKING_SHARE - 1 / 8)
+    room = memory_bytes * (1 - (CACHE_SHARE if caches else 0) - WORKING_SHARE - 1 / 8)
     row_bytes = model.stream_row_bytes + WAITING_BYTES
     rows = int(room / row_bytes)
     if rows < 1:

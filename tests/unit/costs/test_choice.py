@@ -129,8 +129,8 @@ def test_choose_when_one_was_asked_for_then_it_is_that_one() -> None:
     asked = replace(plan, algorithm="inl", asked_algorithm="inl")
     assert choose(asked).algorithm == "inl"
     assert choose(asked).why == "as asked"
-    unknown = replace(plan, algorithm="seek-uncached", asked_algorithm="seek-uncached")
-    assert Recorded.of(unknown).of_a_partition() is None
+    small = replace(planned("this machine", 1_000_000, 100), asked_algorithm="seek")
+    assert Recorded.of(small).of_a_partition() is None
 
 
 def test_explain_when_the_choice_is_handed_over_then_shows_it_and_why() -> None:

@@ -13,6 +13,7 @@ from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.predictions import TableSize, predict
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import DISK_7200
+from dovetail.semistream import ALGORITHMS
 from dovetail.testing.plans import planned
 
 PLAN = planned(state=Path("/ckpt/enrich"), state_note="new: made when the query starts")
@@ -92,6 +93,31 @@ def test_explain_when_the_algorithm_is_chosen_then_says_why() -> None:
     asked = replace(PLAN, algorithm="meshjoin", asked_algorithm="meshjoin")
     assert section(explain_enrich(asked), "algorithm").startswith("meshjoin, as asked")
     assert "meshjoin *" in section(explain_enrich(asked), "predictions")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_explain_when_an_algorithm_is_asked_for_then_its_predictions_are_in_the_table(
+    algorithm: str,
+) -> None:
+    asked = replace(PLAN, algorithm=algorithm, asked_algorithm=algorithm)
+    lines = section(explain_enrich(asked), "predictions").splitlines()
+    head = next(line for line in lines if line.startswith("algorithm "))
+    (mine,) = (line for line in lines if line.startswith(f"{algorithm} *"))
+    for title in ("memory", "rows a second", "longest wait", "read for a row"):
+        end = head.index(title) + len(title)
+        assert mine[end - 1] not in ("", " "), title  # right below its title
+    found = choose(asked)
+    assert (found.algorithm, found.why) == (algorithm, "as asked")
+    told = found.predicted
+    assert min(told.memory_bytes, told.rate, told.wait_seconds, told.bytes_per_row) > 0
+
+
+def test_predict_when_seek_has_no_cache_then_is_slower_and_reads_more_with_skew() -> None:
+    asked = replace(PLAN, algorithm="seek-uncached", skew=Skew(1.0))
+    found = {one.algorithm: one for one in predict(asked)}
+    assert found["seek-uncached"].rate < found["seek"].rate
+    assert found["seek-uncached"].bytes_per_row > found["seek"].bytes_per_row
+    assert found["seek-uncached"].memory_bytes <= 4_000_000
 
 
 def test_explain_when_another_algorithm_is_faster_then_says_so() -> None:

@@ -140,6 +140,7 @@ def enrich(
     latency: "str | float | dt.timedelta | None" = None,
     partitions: int | None = None,
     slice_ms: int = 250,
+    history: "DataFrame | None" = None,
     name: str = "enrich",
 ) -> "DataFrame":
     """Look the rows of a stream up in a table that may be larger than memory.
@@ -178,6 +179,9 @@ def enrich(
     latency: how long a row may wait until it is settled, `"5 seconds"`; a bare number is seconds.
         An error if the machine is predicted not to be able to. `progress(state).longest_wait` tells
         how long it was.
+    history: a batch DataFrame with rows like those to come, the same files, say. For a new state
+        directory, `auto` goes by how skewed keys are in a sample of its rows, for which Spark reads
+        the key columns, now. Default: the stream itself if it is a batch; else they are uniform.
     partitions, slice_ms, name: as for `join`.
 
     >>> enriched = dovetail.enrich(
@@ -190,7 +194,7 @@ def enrich(
         on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
         shed=shed, shed_to=shed_to, latency=latency,
     )  # fmt: skip
-    return plan_enrich(stream, table, options, name)
+    return plan_enrich(stream, table, options, name, history)
 
 
 def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) -> str:
@@ -266,10 +270,10 @@ def explain_enrich(
     latency: "str | float | dt.timedelta | None" = None,
     partitions: int | None = None,
     slice_ms: int = 250,
+    history: "DataFrame | None" = None,
     name: str = "enrich",
     samples: "tuple[pa.Table, pa.Table] | None" = None,
     skew: float | None = None,
-    history: "DataFrame | None" = None,
     sample_rows: int = 20_000,
     storage: str = "this machine",
 ) -> "Explanation":
@@ -280,10 +284,8 @@ def explain_enrich(
     `state` is. Nothing is staged or started.
 
     samples: some rows of stream and table, to learn how wide rows are; else their types tell.
-    skew: how skewed the stream's keys are, as a Zipf exponent: 0 is uniform, 1 strongly skewed.
-        Default: as in a sample of `history`, or of `stream` if that is a batch DataFrame, for which
-        Spark reads its key columns once; else uniform.
-    history: for a stream, a batch DataFrame with rows like those to come: the same files, say.
+    skew: how skewed keys are imagined to be, as a Zipf exponent: 0 is uniform, 1 strongly skewed.
+        Default: as `enrich` finds them, by `history` or a batch, of which it takes 20,000 rows.
     sample_rows: how many rows to take for that; 0 takes none, and reads nothing.
     storage: where the staged table is imagined to lie: `"this machine"`, which is measured,
         `"7200 rpm disk"` or `"object store"`. The predictions are for it, and what `auto` would be

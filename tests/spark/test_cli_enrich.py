@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 import dovetail
 from dovetail.cli import jobs
+from dovetail.cli.explain import _enrich as explain_job
 from dovetail.cli.jobfile import EnrichJob, read_job
 from dovetail.errors import ArgumentError, JobFileError
 
@@ -93,10 +94,13 @@ def job_of(folder: Path, *changes: tuple[str, str]) -> EnrichJob:
 def test_job_when_the_example_is_carried_out_then_is_the_left_join(
     folder: Path, spark: SparkSession
 ) -> None:
-    job = job_of(folder)
+    job = job_of(folder, ("# history = true", "history = true"))
     enriched = jobs.plan(spark, job)
     jobs.start(job, enriched, available_now=False).awaitTermination()
-    assert dovetail.progress(jobs.state_of(job)).rows_in == (20_000, 0)
+    progress = dovetail.progress(jobs.state_of(job))
+    assert progress.rows_in == (20_000, 0)
+    assert progress.chosen is not None
+    assert progress.chosen.skew.rows == 20_000, "all of them are in the sample"
     orders, customers = (pq.read_table(folder / "data" / n) for n in ("orders", "customers"))
     expected = orders.join(customers, "customer", "name", join_type="left outer")
     found = pq.read_table(sorted((folder / "ckpt" / "orders-with-city").glob("*.parquet")))
@@ -226,6 +230,22 @@ def test_explain_when_keys_can_be_sampled_then_measures_their_skew(spark: SparkS
     wrong = spark.range(3).withColumnRenamed("id", "other")
     with pytest.raises(ArgumentError, match="history=: the DataFrame has no column 'id'"):
         dovetail.explain_enrich(stream, spark.range(5), **options, history=wrong)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sample", "keys"),
+    [
+        ([], None, "uniform keys, one match"),
+        ([], 500, "as in a sample of 500 rows"),
+        ([("# history = true", "history = true")], None, "as in a sample of 20,000 rows"),
+        ([("# history = true", "history = true")], 0, "uniform keys, one match"),
+    ],
+)
+def test_explained_job_when_there_is_a_history_then_keys_are_as_in_a_sample_of_it(
+    changes: list[tuple[str, str]], sample: int | None, keys: str, folder: Path, spark: SparkSession
+) -> None:
+    said = explain_job(spark, job_of(folder, *changes), sample, "this machine")
+    assert keys in " ".join(str(said).split())
 
 
 def test_explain_when_a_storage_is_named_then_predicts_for_it(spark: SparkSession) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.api import explain, explain_enrich
+from dovetail.api import explain
 from dovetail.cli import jobs
 from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, JoinJob, read_job
 from dovetail.cli.session import spark_session
@@ -125,14 +125,18 @@ def _join_all(
 def _enrich(
     session: "SparkSession", job: EnrichJob, sample: int | None, storage: str
 ) -> "Explanation":
+    from dovetail.spark.explain_enrich import Outlook, explain_enrich_planned
+    from dovetail.spark.streamkeys import SAMPLED_ROWS
+
     stream = jobs.open_stream(session, job)
+    files = jobs.stream_as_batch(session, job) if sample or job.history else None
+    wanted = Outlook(
+        samples=jobs.sample(session, job, sample) if sample else None,
+        skew=None,
+        history=files if job.history else None,
+        sample_rows=SAMPLED_ROWS if sample is None else sample,
+        storage=storage,
+        likely=None if job.history else files,
+    )
     with jobs.blame(job, "enrich"):
-        return explain_enrich(
-            stream,
-            job.table,
-            samples=jobs.sample(session, job, sample) if sample else None,
-            history=jobs.stream_as_batch(session, job) if sample else None,
-            sample_rows=sample or 0,
-            storage=storage,
-            **vars(job.enrich),
-        )
+        return explain_enrich_planned(stream, job.table, job.enrich, "enrich", wanted)

@@ -9,7 +9,7 @@ inputs, and `[join_all]`; or `[stream]` and `[enrich]`.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,7 @@ class EnrichJob(_Frame):
 
     stream: Source
     table: str  #: a path or a name
+    history: bool  #: whether the algorithm is chosen by a sample of the stream's files
     enrich: EnrichOptions
 
 
@@ -137,7 +138,8 @@ def read_job(file: Path) -> Job:
         history, all_options = join_all_options(file, content["join_all"], mode, sink.checkpoint)
         inputs_by_name = _inputs(file, content["inputs"], mode)
         if history:
-            _check_are_files(file, inputs_by_name)
+            besides = "and say with sizes how long streams are"
+            _check_are_files(file, "join_all", inputs_by_name.values(), besides)
         return JoinAllJob(
             **vars(frame), inputs=inputs_by_name, history=history, join_all=all_options
         )
@@ -150,8 +152,10 @@ def read_job(file: Path) -> Job:
             right=right,
             join=join_options(file, content["join"], mode, sink.checkpoint),
         )
-    table, options = enrich_options(file, content["enrich"], mode, sink.checkpoint)
-    return EnrichJob(**vars(frame), stream=sources[0], table=table, enrich=options)
+    table, history, options = enrich_options(file, content["enrich"], mode, sink.checkpoint)
+    if history:
+        _check_are_files(file, "enrich", sources, "and keys count as uniform")
+    return EnrichJob(**vars(frame), stream=sources[0], table=table, history=history, enrich=options)
 
 
 def _kind_of_job(file: Path, top: Section) -> str:
@@ -244,12 +248,12 @@ def _inputs(file: Path, values: Any, mode: str) -> dict[str, Source]:
     return {name: _source(file, f"inputs.{name}", values[name], mode) for name in names}
 
 
-def _check_are_files(file: Path, inputs: Mapping[str, Source]) -> None:
-    for source in inputs.values():
+def _check_are_files(file: Path, kind: str, inputs: Iterable[Source], besides: str) -> None:
+    for source in inputs:
         if source.format not in FILE_FORMATS:
             raise JobFileError(
-                f"{file}: join_all.history takes a sample of files, but {source.side}.format is "
-                f"{source.format!r}; leave it out, and say with sizes how long streams are"
+                f"{file}: {kind}.history takes a sample of files, but {source.side}.format is "
+                f"{source.format!r}; leave it out, {besides}"
             )
 
 

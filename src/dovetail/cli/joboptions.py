@@ -68,14 +68,16 @@ def join_all_options(
 
 def enrich_options(
     file: Path, values: Any, mode: str, checkpoint: str | None
-) -> tuple[str, EnrichOptions]:
+) -> tuple[str, bool, EnrichOptions]:
+    """The table, whether the stream's files that are there are its history, and the options."""
     known = ("table", "on", "how", "memory", "state", "algorithm", "columns", "ordered", "refresh")
     overload = ("shed", "shed_to", "latency")
-    section = Section(file, "enrich", values, (*known, *overload, "partitions", "slice_ms"))
+    more = ("partitions", "slice_ms", "history")
+    section = Section(file, "enrich", values, (*known, *overload, *more))
     state = section.location("state")
     if state is None and mode == "stream":
         state = f"{checkpoint}/dovetail/enrich"  # as dovetail.enrich itself would have it
-    return _table(section), EnrichOptions(
+    options = EnrichOptions(
         on=_on(section),
         how=section.choice("how", HOWS) or "inner",
         memory=_memory(section),
@@ -90,6 +92,7 @@ def enrich_options(
         shed_to=section.location("shed_to"),
         latency=_latency(section, mode),
     )
+    return _table(section), section.flag("history"), options
 
 
 def _shed(section: Section, mode: str) -> str | None:

@@ -28,8 +28,9 @@ def plan(session: "SparkSession", job: Job) -> "DataFrame":
         with blame(job, "join_all"):
             return join_all(inputs, history=history, **vars(job.join_all))
     stream = open_stream(session, job)
+    past = stream_as_batch(session, job) if job.history else None
     with blame(job, "enrich"):
-        return enrich(stream, job.table, **vars(job.enrich))
+        return enrich(stream, job.table, history=past, **vars(job.enrich))
 
 
 def open_stream(session: "SparkSession", job: EnrichJob) -> "DataFrame":

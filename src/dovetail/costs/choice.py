@@ -23,6 +23,7 @@ from dovetail.costs.predictions import (
     partitions_at_once,
     predict,
 )
+from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.storage import Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.semistream import ALGORITHMS
@@ -94,13 +95,14 @@ class Recorded:
     choice: Choice
     machine: Machine
     at_once: int  #: partitions that run at the same time
+    skew: Skew = UNIFORM  #: of the keys, by which it was predicted
 
     @classmethod
     def of(cls, plan: PlannedEnrich) -> Self:
-        return cls(choose(plan), plan.machine, partitions_at_once(plan))
+        return cls(choose(plan), plan.machine, partitions_at_once(plan), plan.skew)
 
     def of_a_partition(self) -> dict[str, float] | None:
-        """What one of them is expected to do; None if the models do not know the algorithm."""
+        """What one of them is expected to do; None if it is expected not to do it at all."""
         told = self.choice.predicted
         if not told.rate:
             return None
@@ -124,4 +126,5 @@ class Recorded:
             Choice(choice["algorithm"], choice["why"], predicted),
             Machine(factors, storage, int(machine["cores"])),
             int(facts["at_once"]),
+            Skew(**facts.get("skew", {})),
         )

@@ -26,6 +26,7 @@ from dovetail.specs import EnrichOptions, EnrichSpec
 if TYPE_CHECKING:  # who only reads a choice need not wait for Spark to load
     from pyspark.sql import DataFrame
 
+    from dovetail.spark.streamkeys import StreamKeys
     from dovetail.spark.tables import OpenTable
 
 CHOSEN = "chosen.json"
@@ -33,9 +34,16 @@ _AUTO = "auto"
 
 
 def with_algorithm(
-    stream: "DataFrame", table: "OpenTable", spec: EnrichSpec, options: EnrichOptions
+    stream: "DataFrame",
+    table: "OpenTable",
+    spec: EnrichSpec,
+    options: EnrichOptions,
+    keys: "StreamKeys",
 ) -> EnrichSpec:
-    """The spec with the algorithm that is kept, asked for or chosen. Writes nothing."""
+    """The spec with the algorithm that is kept, asked for or chosen. Writes nothing.
+
+    keys: whose skew is looked at, unless the algorithm is kept.
+    """
     from dovetail.spark.explain import planned_enrich  # which asks for the spec in turn
 
     kept = None
@@ -47,7 +55,7 @@ def with_algorithm(
             spec = replace(spec, algorithm=algorithm)
             options = replace(options, algorithm=algorithm)
     if kept is None or kept.choice.algorithm != spec.algorithm:
-        kept = Recorded.of(planned_enrich(stream, table, spec, options))
+        kept = Recorded.of(planned_enrich(stream, table, spec, options, keys=keys))
     spec = replace(spec, algorithm=kept.choice.algorithm, recorded=kept, tuner=None)
     if spec.algorithm != AMeshJoin.name:
         return spec

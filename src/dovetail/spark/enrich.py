@@ -48,6 +48,7 @@ from dovetail.spark.shedding import check_target
 from dovetail.spark.staging import check_staged_budget, ensure_staged
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
+from dovetail.spark.streamkeys import SAMPLED_ROWS, StreamKeys
 from dovetail.spark.tables import OpenTable, Table, open_table
 from dovetail.specs import EnrichOptions, EnrichSpec, enrich_spec
 
@@ -55,7 +56,13 @@ _log = logging.getLogger("dovetail")
 _refreshers: dict[Path, threading.Event] = {}  # ends the thread that looks after a state
 
 
-def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: str) -> DataFrame:
+def plan_enrich(
+    stream: DataFrame,
+    table: Table,
+    options: EnrichOptions,
+    name: str,
+    history: DataFrame | None = None,
+) -> DataFrame:
     """The enriched DataFrame; arguments are checked first, then the table is staged."""
     session = stream.sparkSession
     if options.refresh is not None and isinstance(table, DataFrame):
@@ -64,14 +71,17 @@ def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: s
             "DataFrame, or call dovetail.refresh(state, table=...) when it has changed"
         )
     opened = open_table(session, table)
-    spec = resolve_enrich(stream, opened, options, name)
+    # a batch is not read for them where they change nothing
+    wanted = options.algorithm == "auto" or history is not None
+    keys = StreamKeys(stream, history, SAMPLED_ROWS if wanted else 0)
+    spec = resolve_enrich(stream, opened, options, name, keys)
     if spec.pace is not None:
         spec = replace(spec, pace=_planned_pace(stream, opened, spec, options))
     if spec.state is None:
         spec = replace(spec, state=_scratch(session))
     ensure_staged(opened, spec)
     check_staged_budget(spec)
-    spec = _decided(stream, opened, spec, options)
+    spec = _decided(stream, opened, spec, options, keys)
     if spec.refresh_seconds is not None:
         _refresh_regularly(session, spec)
     layout = union_layout(stream.schema, StructType())
@@ -89,7 +99,7 @@ def plan_enrich(stream: DataFrame, table: Table, options: EnrichOptions, name: s
 
 
 def resolve_enrich(
-    stream: DataFrame, table: OpenTable, options: EnrichOptions, name: str
+    stream: DataFrame, table: OpenTable, options: EnrichOptions, name: str, keys: StreamKeys
 ) -> EnrichSpec:
     """The checked spec, and a check of the state directory if there is one already."""
     if table.streaming:
@@ -104,10 +114,11 @@ def resolve_enrich(
     spec = enrich_spec(
         arrow_schema("stream", stream), arrow_types("table", table.schema), options, parallelism
     )
+    keys.check(spec.semistream)
     _check_overload(stream, options, spec)
     check_collations("stream", stream.schema, spec.semistream.stream_keys)
     check_collations("table", table.schema, spec.semistream.table_keys)
-    spec = with_algorithm(stream, table, spec, options)
+    spec = with_algorithm(stream, table, spec, options, keys)
     if stream.isStreaming and spec.state is not None and (spec.state / IDENTITY).exists():
         compare_identity(spec.state, read_identity(spec.state), spec.identity())
     return spec
@@ -137,10 +148,14 @@ def _planned_pace(
 
 
 def _decided(
-    stream: DataFrame, table: OpenTable, spec: EnrichSpec, options: EnrichOptions
+    stream: DataFrame,
+    table: OpenTable,
+    spec: EnrichSpec,
+    options: EnrichOptions,
+    keys: StreamKeys,
 ) -> EnrichSpec:
     """The spec with the algorithm that is used: now that the table is staged, its size is known."""
-    before, spec = spec.algorithm, with_algorithm(stream, table, spec, options)
+    before, spec = spec.algorithm, with_algorithm(stream, table, spec, options, keys)
     if spec.pace is not None and spec.algorithm != before:
         spec = replace(spec, pace=_planned_pace(stream, table, spec, options))
     record(spec)

@@ -21,6 +21,7 @@ from dovetail.costs.explain import (
 )
 from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize
 from dovetail.costs.replay import Setting, foresee
+from dovetail.costs.skew import UNIFORM
 from dovetail.costs.storage import Storage, storage_of
 from dovetail.errors import ArgumentError, StateError, StorageError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
@@ -33,6 +34,7 @@ from dovetail.spark.sampling import sample_keys
 from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
+from dovetail.spark.streamkeys import StreamKeys
 from dovetail.spark.tables import OpenTable
 from dovetail.specs import (
     TABLES,
@@ -157,16 +159,21 @@ def planned_enrich(
     spec: EnrichSpec,
     options: EnrichOptions,
     samples: tuple[pa.Table, pa.Table] | None = None,
+    keys: StreamKeys | None = None,
 ) -> PlannedEnrich:
     """What the cost models have to know.
 
-    Measures the machine, for about two seconds, unless this process or the state has done so.
+    Measures the machine, for about two seconds, unless this process or the state has done so, and
+    takes a sample of `keys`, if there are any to go by, unless that was done.
     """
     sample, table_sample = samples or (None, None)
     size = _table_size(table, spec, spec.state, table_sample)
     width = row_width(spec.semistream.stream, sample).nbytes
     recorded = spec.recorded
     machine = recorded.machine if recorded else _machine(stream, spec, width, size.row_bytes)
+    skew = recorded.skew if recorded else UNIFORM
+    if keys is not None and keys.known:
+        skew = keys.skew(spec.semistream, size.rows)
     return PlannedEnrich(
         spec=spec.semistream,
         algorithm=spec.algorithm,
@@ -177,6 +184,7 @@ def planned_enrich(
         streaming=stream.isStreaming,
         table=size,
         machine=machine,
+        skew=skew,
         state=spec.state,
         sample=sample,
         latency=None if spec.pace is None else spec.pace.seconds,

@@ -5,22 +5,18 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from dovetail.costs.explain import Explanation, columns_of
+from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.latency import pages_within
-from dovetail.costs.predictions import PlannedEnrich
-from dovetail.costs.skew import UNIFORM, Skew, measured_skew
+from dovetail.costs.skew import Skew
 from dovetail.costs.storage import profile
 from dovetail.errors import ArgumentError
 from dovetail.spark.enrich import resolve_enrich
 from dovetail.spark.explain import planned_enrich, resolve_for_words
-from dovetail.spark.layout import arrow_schema, quoted
+from dovetail.spark.streamkeys import StreamKeys
 from dovetail.spark.tables import Table, open_table
 from dovetail.specs import EnrichOptions
-
-_SAMPLE_SEED = 7
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,7 @@ class Outlook:
     history: DataFrame | None
     sample_rows: int
     storage: str
+    likely: DataFrame | None = None  #: to predict with, though `enrich` is not given it as history
 
     def __post_init__(self) -> None:
         if self.skew is not None and not 0 <= self.skew < math.inf:
@@ -49,42 +46,18 @@ def explain_enrich_planned(
     """
     asked = profile(wanted.storage)
     opened = open_table(stream.sparkSession, table)
+    keys = StreamKeys(stream, wanted.history, wanted.sample_rows)
     spec, state, note = resolve_for_words(
-        lambda chosen: resolve_enrich(stream, opened, chosen, name), options
+        lambda chosen: resolve_enrich(stream, opened, chosen, name, keys), options
     )
-    plan = planned_enrich(stream, opened, replace(spec, state=state), options, wanted.samples)
-    skew = _skew(stream, plan, wanted)
+    plan = planned_enrich(stream, opened, replace(spec, state=state), options, wanted.samples, keys)
+    skew = plan.skew
+    if wanted.skew is not None:
+        skew = Skew(float(wanted.skew))
+    elif wanted.likely is not None:
+        likely = StreamKeys(stream, wanted.likely, wanted.sample_rows)
+        skew = likely.skew(plan.spec, plan.table.rows)
     plan = replace(plan, skew=skew, state_note=note, profile=asked)
     if plan.latency is not None:
         plan = replace(plan, pages=pages_within(plan, plan.latency))
     return explain_enrich(plan)
-
-
-def _skew(stream: DataFrame, plan: PlannedEnrich, wanted: Outlook) -> Skew:
-    """As asked for, or as measured, or none."""
-    frame = wanted.history
-    if frame is not None:
-        _check_history(frame, plan)
-    elif not stream.isStreaming:
-        frame = stream
-    if wanted.skew is not None:
-        return Skew(float(wanted.skew))
-    if frame is None or not wanted.sample_rows:
-        return UNIFORM
-    keys = [quoted(name) for name in plan.spec.stream_keys]
-    some = frame.select(*keys).orderBy(F.rand(_SAMPLE_SEED)).limit(wanted.sample_rows).toArrow()
-    codes, valid = plan.spec.codec.encode([column.combine_chunks() for column in some.columns])
-    return measured_skew(codes if valid is None else codes[valid], plan.table.rows)
-
-
-def _check_history(frame: DataFrame, plan: PlannedEnrich) -> None:
-    if frame.isStreaming:
-        raise ArgumentError("history=: the DataFrame streams; read it with read")
-    schema = arrow_schema("history", frame)
-    for key in plan.spec.stream_keys:
-        wanted = plan.spec.stream.field(key).type
-        if key not in schema.names or schema.field(key).type != wanted:
-            raise ArgumentError(
-                f"history=: the DataFrame has no column {key!r} of type {wanted}, as the stream "
-                f"has; its columns are {columns_of(schema)}"
-            )

@@ -153,6 +153,19 @@ def test_read_when_all_of_enrich_is_given_then_is_understood(folder: Path) -> No
     )
 
 
+def test_read_when_an_enrichment_goes_by_its_history_then_the_stream_has_to_be_files(
+    folder: Path,
+) -> None:
+    plain, asked = read(folder, ENRICH), ENRICH.replace('on = "id"', 'on = "id"\nhistory = true')
+    job = read(folder, asked)
+    assert isinstance(plain, EnrichJob)
+    assert isinstance(job, EnrichJob)
+    assert (plain.history, job.history) == (False, True)
+    assert job.enrich == plain.enrich
+    said = complaint(folder, asked.replace('"parquet"', '"rate"', 1))
+    assert "enrich.history takes a sample of files, but stream.format is 'rate'" in said
+
+
 def test_read_when_an_enrichment_may_leave_rows_out_then_all_of_it_is_read(folder: Path) -> None:
     more = 'on = "id"\nshed = "topw"\nshed_to = "left-out"\nlatency = "250ms"'
     job = read(folder, ENRICH.replace('on = "id"', more))
@@ -214,6 +227,7 @@ def test_read_when_the_shipped_enrichment_is_read_then_all_is_known(folder: Path
         "slice_ms = 250",
         'latency = "5 seconds"',
         'shed = "topw"',
+        "history = true",
     ):
         assert f"# {line}" in text
         read(folder, text.replace(f"# {line}", line, 1))
@@ -421,6 +435,7 @@ ENRICH_MISTAKES = {
     "columns": ('on = "id"', 'on = "id"\ncolumns = "a"', "enrich.columns is a text ('a')"),
     "ordered": ('on = "id"', 'on = "id"\nordered = "yes"', "enrich.ordered is a text ('yes')"),
     "refresh": ('on = "id"', 'on = "id"\nrefresh = "often"', "enrich.refresh has to be a span"),
+    "history": ('on = "id"', 'on = "id"\nhistory = "yes"', "enrich.history is a text ('yes')"),
     "both": ("[sink]", "[join]\non = 1\n[sink]", "enrich cannot stand beside join"),
     "another input": ("[sink]", "[left]\n[sink]", "left does not go with [enrich]"),
     "no stream": ("[stream]", "[spark.conf]", "the table [stream] is missing. Tables: spark, st"),

@@ -19,7 +19,7 @@ from dovetail.costs.predictions import (
     partitions_at_once,
     predict,
 )
-from dovetail.costs.skew import Skew
+from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE, Storage
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.table import page_bytes_for
@@ -143,8 +143,13 @@ def test_explain_when_the_choice_is_handed_over_then_shows_it_and_why() -> None:
 
 
 def test_recorded_when_written_as_json_and_read_then_is_the_same() -> None:
-    kept = Recorded.of(planned("object store", 1_000_000, 600_000))
-    assert Recorded.read(json.loads(json.dumps(kept.facts()))) == kept
+    skew = Skew(0.8, 20_000, 0.4)
+    kept = Recorded.of(planned("object store", 1_000_000, 600_000, skew=skew))
+    assert kept.skew == skew
+    facts = json.loads(json.dumps(kept.facts()))
+    assert Recorded.read(facts) == kept
+    del facts["skew"]  # as it was before it was kept
+    assert Recorded.read(facts) == replace(kept, skew=UNIFORM)
     assert kept.at_once == 2
     told = kept.of_a_partition()
     assert told is not None

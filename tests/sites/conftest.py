@@ -16,6 +16,7 @@ from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
 from dovetail.sites.plan import PAPER, Algorithm
+from dovetail.testing.site_hosts import random_tree
 from dovetail.testing.sites import counted, window_join
 
 HOSTS = ("h0", "h1", "h2")
@@ -23,7 +24,7 @@ SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("b", pa.string()), (
 Found = dict[int, Counter[tuple[Any, ...]]]
 
 
-def random_query(seed: int, hosts: tuple[str, ...] = HOSTS) -> Query:
+def random_query(seed: int, hosts: tuple[str, ...] = HOSTS, *, by_time: bool = False) -> Query:
     """Two to four streams with any join graph and windows, at these hosts in turn."""
     rng = np.random.default_rng(seed)
     names = [f"S{i}" for i in range(rng.integers(2, 5))]
@@ -31,7 +32,7 @@ def random_query(seed: int, hosts: tuple[str, ...] = HOSTS) -> Query:
     columns = [["a"], ["b"], ["a", "b"]][rng.integers(3)]
     windows = [
         TimeWindow(int(rng.integers(5, 30)))
-        if rng.random() < 0.6
+        if rng.random() < 0.6 or by_time
         else CountWindow(int(rng.integers(2, 9)))
         for _ in names
     ]
@@ -42,8 +43,7 @@ def random_query(seed: int, hosts: tuple[str, ...] = HOSTS) -> Query:
     return Query(streams, tuple(topology(graph, names, columns)), tau=10, delta=5)
 
 
-def random_plan(query: Query, algorithms: tuple[Algorithm, ...], seed: int) -> Plan:
-    rng = np.random.default_rng([seed, 1])
+def random_plan(query: Query, algorithms: tuple[Algorithm, ...], rng: np.random.Generator) -> Plan:
     sequences = {}
     for head in query.names:
         done, steps = [head], []
@@ -204,13 +204,16 @@ def run() -> Iterator[Callable[..., Running]]:
 
     def start(
         sites: LocalSites, seed: int, algorithms: tuple[Algorithm, ...] = PAPER,
-        intervals: int = 8, rows: int = 4, hosts: tuple[str, ...] = (), **settings: Any,
+        intervals: int = 8, rows: int = 4, hosts: tuple[str, ...] = (), tree: bool = False,
+        **settings: Any,
     ) -> Running:  # fmt: skip
-        query = random_query(seed, hosts or sites.hosts)
+        query = random_query(seed, hosts or sites.hosts, by_time=tree)
         addresses = {stream.site: sites.address(stream.site) for stream in query.streams}
-        name = f"q{seed}-{'-'.join(algorithms[:2])}"
+        name = f"{'tree' if tree else 'q'}{seed}-{'-'.join(algorithms[:2])}"
         settings = {"clock": "rows", **settings}
-        deployment = Deployment(name, random_plan(query, algorithms, seed), addresses, **settings)
+        rng = np.random.default_rng([seed, 1])
+        plan = random_tree(query, rng) if tree else random_plan(query, algorithms, rng)
+        deployment = Deployment(name, plan, addresses, **settings)
         streams = random_streams(query, intervals, seed, rows)
         started.append(Running(sites, deployment, streams, intervals))
         return started[-1]

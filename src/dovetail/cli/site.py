@@ -14,7 +14,7 @@ import typer
 from dovetail.cli.sitefile import read_query, read_site
 from dovetail.cli.siteplan import choose, deployment, print_plan
 from dovetail.cli.siterun import run_local, run_remote
-from dovetail.cli.siteviews import complaint, left_out, status_tables
+from dovetail.cli.siteviews import complaint, left_out, refusals, status_tables
 from dovetail.cli.views import make_console
 from dovetail.errors import SiteError
 from dovetail.sites.live.client import SiteClient
@@ -154,9 +154,10 @@ def status(query_file: QueryArgument) -> None:
             make_console().print(table)
         if notice := left_out(found):
             make_console().print(notice)
-        with attempt():
-            if problem := complaint(found):
-                raise SiteError(problem)
+        for problem in (refusals(found), complaint(found)):
+            with attempt():
+                if problem:
+                    raise SiteError(problem)
 
 
 @app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site stop query.toml[/cyan]")

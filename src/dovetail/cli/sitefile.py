@@ -8,25 +8,24 @@ import datetime as dt
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dovetail.cli.sections import Section, are_texts, is_int, is_number, parse_span
-from dovetail.errors import ArgumentError, JobFileError
+from dovetail.cli.siteplanfile import PlanPart, read_plan, saying
+from dovetail.errors import JobFileError
 from dovetail.kernel.memory import parse_bytes
 from dovetail.sites.estimates import StreamStatistics
 from dovetail.sites.implied import implied
 from dovetail.sites.live.access import Access, Certificate
 from dovetail.sites.live.deployment import CLOCKS, UNITS, Clock, Shape
 from dovetail.sites.live.limits import Limits
-from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
 from dovetail.sites.query import Query, Stream
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
 
-PLANNERS = ("joint", "greedy", "algorithm-10", "exhaustive", "fixed")
 PACES = ("heartbeats", "delta")
 INPUTS = ("made-up", "file")
 _SIZES = (
@@ -61,16 +60,6 @@ class InputPart:
     keys: Mapping[str, int] = field(default_factory=dict)  #: how many distinct values a column has
     seed: int = 0
     path: str = ""
-
-
-@dataclass(frozen=True)
-class PlanPart:
-    """`[plan]`: how to choose a plan."""
-
-    planner: str = "joint"
-    algorithms: tuple[Algorithm, ...] = PAPER
-    replan_every: int = 0
-    fixed: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +153,7 @@ def read_query(file: Path) -> QueryFile:
         token_file=top.location("token_file"),
         ca=tls.location("ca"),
         inputs={name: part for name in tables if (part := _input(tables[name])) is not None},
-        plan=_plan(file, top.table("plan"), query),
+        plan=read_plan(file, top.table("plan"), query),
         statistics=_statistics(top, query, unit),
         shapes=shapes,
     )
@@ -231,7 +220,7 @@ def _stream(section: Section, name: str, schema: pa.Schema, unit: str) -> Stream
     if ("window" in section) == (rows is not None):
         section.refuse("window", 'or window_rows has to be there: "1 minute", or a number of rows')
     window: Window = CountWindow(rows) if rows else TimeWindow(_span(section, "window", unit))
-    with _saying(section, "time"):
+    with saying(section, "time"):
         return Stream(
             name, schema, window, section.text("time") or "ts", section.text("site") or name
         )
@@ -243,22 +232,8 @@ def _query(top: Section, streams: tuple[Stream, ...], unit: str) -> Query:
         top.refuse("on", 'is missing; write for example on = [["r1.dest", "r2.dest"]]')
     tau, delta = _span(top, "tau", unit), _span(top, "delta", unit, default=0)
     lateness = _span(top, "lateness", unit, default=0)
-    with _saying(top, "on"):
+    with saying(top, "on"):
         return implied(Query(streams, tuple((a, b) for a, b in pairs), tau, delta, lateness))
-
-
-class _saying:  # noqa: N801
-    """Turn a complaint of the query itself into one that names file and key."""
-
-    def __init__(self, section: Section, key: str) -> None:
-        self._section, self._key = section, key
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ArgumentError):
-            self._section.refuse(self._key, f"cannot be: {error}")
 
 
 def _span(section: Section, key: str, unit: str, default: int | None = None) -> int:
@@ -315,38 +290,6 @@ def _input(section: Section) -> InputPart | None:
     keys = inner.get("keys", "a table of whole numbers", _are_counts) or {}
     seed = inner.get("seed", "a whole number", is_int) or 0
     return InputPart(kind, float(rate), dict(keys), seed)
-
-
-def _plan(file: Path, values: Any, query: Query) -> PlanPart:
-    section = Section(
-        file, "plan", values, ("planner", "algorithms", "replan_every", "sequences")
-    )  # fmt: skip
-    names = section.texts("algorithms")
-    for name in names:
-        if name not in tuple(Algorithm):
-            section.refuse("algorithms", f"has {name!r}", "Allowed", tuple(Algorithm))
-    part = PlanPart(
-        section.choice("planner", PLANNERS) or "joint",
-        tuple(Algorithm(name) for name in names) or PAPER,
-        section.get("replan_every", "intervals, 0 for never", lambda v: is_int(v) and v >= 0) or 0,
-    )
-    if ("sequences" in section) != (part.planner == "fixed"):
-        section.refuse("sequences", 'goes with planner = "fixed", and that with sequences')
-    if part.planner != "fixed":
-        return part
-    table = section.table("sequences")
-    with _saying(section, "sequences"):
-        steps = {head: [_step(section, text) for text in list(t)] for head, t in table.items()}
-        return replace(part, fixed=Plan(query, steps))
-
-
-def _step(section: Section, text: Any) -> Step:
-    algorithm, _, stream = str(text).partition(" ")
-    if algorithm not in tuple(Algorithm) or not stream.strip():
-        section.refuse(
-            "sequences", f'has {text!r}, but a step is an algorithm and a stream, "SM-S1 r2"'
-        )
-    return Step(stream.strip(), Algorithm(algorithm))
 
 
 def _statistics(top: Section, query: Query, unit: str) -> dict[str, StreamStatistics]:

@@ -1,7 +1,7 @@
 """Choosing a plan for a query, and what it looks like."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich import box
 from rich.console import Console
@@ -11,10 +11,12 @@ from dovetail.cli.sitefile import QueryFile
 from dovetail.cli.siteinputs import first_time, statistics
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import format_bytes
-from dovetail.sites.costs import CostModel
-from dovetail.sites.live.deployment import UNITS, Deployment, prices_of
+from dovetail.sites.costs import Cost, CostModel
+from dovetail.sites.live.deployment import UNITS, Deployment, check_plan, prices_of
 from dovetail.sites.plan import Plan
 from dovetail.sites.planner import algorithm_10, exhaustive, greedy, joint
+from dovetail.sites.tree import AnyPlan, TreePlan
+from dovetail.sites.tree_costs import cheapest_tree, tree_cost
 
 _PLANNERS = {
     "joint": joint, "greedy": greedy, "algorithm-10": algorithm_10, "exhaustive": exhaustive,
@@ -22,16 +24,21 @@ _PLANNERS = {
 _INTERVALS_AHEAD = 2  # a query that goes by the clock begins when all sites have heard of it
 
 
-def choose(file: QueryFile) -> Plan:
+def choose(file: QueryFile) -> AnyPlan:
     """The plan that the file asks for."""
-    part = file.plan
-    if part.fixed is not None:
-        return part.fixed
-    model = CostModel(file.query, statistics(file), prices_of(file.shapes, file.second))
-    return _PLANNERS[part.planner](model, part.algorithms)
+    plan = file.plan.fixed or _chosen(file)
+    check_plan(plan, file.ahead, file.plan.replan_every)
+    return plan
 
 
-def deployment(file: QueryFile, plan: Plan, addresses: Mapping[str, str]) -> Deployment:
+def _chosen(file: QueryFile) -> AnyPlan:
+    part, known, prices = file.plan, statistics(file), prices_of(file.shapes, file.second)
+    if part.planner == "tree":
+        return cheapest_tree(file.query, known, prices, part.algorithms)
+    return _PLANNERS[part.planner](CostModel(file.query, known, prices), part.algorithms)
+
+
+def deployment(file: QueryFile, plan: AnyPlan, addresses: Mapping[str, str]) -> Deployment:
     """The query as it is handed out, to begin soon."""
     if missing := [host for host in file.hosts if host not in addresses]:
         raise JobFileError(
@@ -58,21 +65,38 @@ def deployment(file: QueryFile, plan: Plan, addresses: Mapping[str, str]) -> Dep
     )
 
 
-def print_plan(console: Console, file: QueryFile, plan: Plan) -> None:
-    """The sequences of a plan, and the bytes it will send if the statistics are right."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"Plan of {file.name}", title_justify="left")
-    table.add_column("rows of")
-    table.add_column("at")
-    table.add_column("are joined with")
-    for head, steps in plan.sequences.items():
-        way = ", then ".join(f"{step.stream} by {step.algorithm}" for step in steps)
-        table.add_row(head, file.query.stream(head).site, way)
+def print_plan(console: Console, file: QueryFile, plan: AnyPlan) -> None:
+    """What is joined with what, and the bytes it will send if the statistics are right."""
+    table = Table(
+        "rows of", "at", "are joined with",
+        box=box.SIMPLE_HEAD, title=f"Plan of {file.name}", title_justify="left",
+    )  # fmt: skip
+    for row in _tree_rows(plan) if isinstance(plan, TreePlan) else _rows(file, plan):
+        table.add_row(*row)
     console.print(table)
     try:
-        known = statistics(file)
+        cost = _cost(file, plan)
     except JobFileError:
         console.print("Nothing is known of the streams, so neither of what will be sent.")
         return
-    cost = CostModel(file.query, known, prices_of(file.shapes, file.second)).plan(plan)
     sent = format_bytes(round(cost.nbytes * file.second))
     console.print(f"Expected: {sent} and {cost.messages * file.second:.1f} messages a second.")
+
+
+def _rows(file: QueryFile, plan: Plan) -> Iterator[tuple[str, str, str]]:
+    for head, steps in plan.sequences.items():
+        way = ", then ".join(f"{step.stream} by {step.algorithm}" for step in steps)
+        yield head, file.query.stream(head).site, way
+
+
+def _tree_rows(plan: TreePlan) -> Iterator[tuple[str, str, str]]:
+    for level in plan.levels:
+        for head, (step,) in level.plan.sequences.items():
+            yield head, level.query.stream(head).site, f"{step.stream} by {step.algorithm}"
+
+
+def _cost(file: QueryFile, plan: AnyPlan) -> Cost:
+    known, prices = statistics(file), prices_of(file.shapes, file.second)
+    if isinstance(plan, TreePlan):
+        return tree_cost(plan, known, prices)
+    return CostModel(file.query, known, prices).plan(plan)

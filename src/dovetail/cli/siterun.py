@@ -18,15 +18,22 @@ from rich.table import Table
 from dovetail.cli.sitefile import QueryFile
 from dovetail.cli.siteinputs import Feed, feed
 from dovetail.cli.siteplan import deployment
-from dovetail.cli.siteviews import complaint, left_out, live_view, settled, status_tables
+from dovetail.cli.siteviews import (
+    complaint,
+    left_out,
+    live_view,
+    refusals,
+    settled,
+    status_tables,
+)
 from dovetail.cli.views import announce
-from dovetail.errors import DovetailError, SiteError, SiteUnavailableError
+from dovetail.errors import DovetailError, SiteAccessError, SiteError, SiteUnavailableError
 from dovetail.kernel.memory import format_bytes
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import SiteClient, Status
 from dovetail.sites.live.deployment import UNITS, Deployment
 from dovetail.sites.live.local import LocalSites
-from dovetail.sites.plan import Plan
+from dovetail.sites.tree import AnyPlan, plan_of_json
 
 _LOCAL_INTERVALS = 20
 _LOOK_SECONDS = 0.25
@@ -36,7 +43,7 @@ _SHOWN_ROWS = 5
 
 
 def run_local(
-    console: Console, file: QueryFile, plan: Plan, intervals: int | None, out: Path | None,
+    console: Console, file: QueryFile, plan: AnyPlan, intervals: int | None, out: Path | None,
     state: Path | None,
 ) -> None:  # fmt: skip
     """Start every site here, run the query until its input ends, and stop them."""
@@ -72,6 +79,23 @@ def run_remote(
         runs.close()
 
 
+def check_tokens(clients: Mapping[str, SiteClient]) -> None:
+    """Wait until all sites answer; if some do not let us in, say which do and which do not."""
+    shut: dict[str, SiteAccessError] = {}
+    for host, client in clients.items():
+        try:
+            client.wait_until_there(_START_SECONDS)
+        except SiteAccessError as error:
+            shut[host] = error
+    if not shut:
+        return
+    others = ", ".join(repr(host) for host in clients if host not in shut)
+    problem = "; ".join(f"{host!r}: {error}" for host, error in shut.items())
+    if others:
+        problem += f". {others} let us in: all sites of a query need the same token"
+    raise SiteAccessError(f"not all sites let us in. {problem}")
+
+
 class Run:
     """A query at its sites, seen from the query node."""
 
@@ -85,8 +109,7 @@ class Run:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        for client in self.clients.values():
-            client.wait_until_there(_START_SECONDS)
+        check_tokens(self.clients)
         self._adopt()
         for client in self.clients.values():
             client.start(self.deployment)
@@ -98,10 +121,10 @@ class Run:
         if running is None:
             return
         found = running.describe(name).deployment
+        plan = plan_of_json(self.deployment.query, found.plan.to_json())
         same = replace(
-            self.deployment, plan=Plan.from_json(self.deployment.query, found.plan.to_json()),
-            first_interval=found.first_interval, shapes=found.shapes,
-        )  # fmt: skip
+            self.deployment, plan=plan, first_interval=found.first_interval, shapes=found.shapes
+        )
         if same.digest != found.digest:
             raise SiteError(
                 f"another query that is called {name!r} runs at {running.address}: end it with "
@@ -208,6 +231,8 @@ def _complain(runs: Run, statuses: Mapping[str, Status]) -> None:
     for host, status in statuses.items():
         if status.error:
             raise SiteError(f"the site {host!r} has failed: {status.error}")
+    if problem := refusals(statuses):
+        raise SiteError(problem)
 
 
 def _conclude(console: Console, runs: Run, out: Path | None) -> None:
@@ -216,7 +241,8 @@ def _conclude(console: Console, runs: Run, out: Path | None) -> None:
     for table in status_tables(statuses):
         console.print(table)
     links = [link for status in statuses.values() for link in status.links.values()]
-    rows = sum(s.rows for status in statuses.values() for s in status.streams.values())
+    streams = [(n, s) for status in statuses.values() for n, s in status.streams.items()]
+    rows = sum(s.rows for n, s in streams if n in runs.deployment.query.names)
     found = sum(status.result_rows for status in statuses.values())
     seconds = time.monotonic() - runs.started
     console.print(

@@ -52,6 +52,22 @@ def complaint(statuses: Mapping[str, Status]) -> str | None:
     )
 
 
+def refusals(statuses: Mapping[str, Status]) -> str | None:
+    """What to say of sites that do not take what others send, and will not by waiting."""
+    found = [
+        f"{host!r} cannot send to {peer!r}: {link.error}"
+        for host, status in statuses.items()
+        for peer, link in status.links.items()
+        if link.refused
+    ]
+    if not found:
+        return None
+    return (
+        f"sites do not work together: {'; '.join(found)}. Nothing is lost: they go on when that "
+        "has been put right"
+    )
+
+
 def _streams(statuses: Mapping[str, Status]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("stream", "site"):

@@ -20,7 +20,8 @@ arrivals     intervals out of rows, also out of order
 messages     header and record batches; network: the one thing that a site needs
 live/        sites as processes, over Arrow Flight, that survive being killed
 virtual      a network and a clock inside one process
-tree         one order for all streams, intermediate results kept
+tree         one order for all streams, intermediate results kept; tree_costs: the cheapest
+prefixes     results of a join of a tree, as a stream of the next
 ```
 """
 
@@ -37,7 +38,8 @@ from dovetail.sites.planner import algorithm_10, exhaustive, greedy, joint, refi
 from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.replanning import Planner
 from dovetail.sites.site import Site
-from dovetail.sites.tree import TreeJoin, TreePlan, TreeSimulation, cheapest_tree, tree_cost
+from dovetail.sites.tree import TreeJoin, TreePlan, TreeSimulation
+from dovetail.sites.tree_costs import cheapest_tree, tree_cost
 from dovetail.sites.virtual import Simulation, Usage, VirtualNetwork
 from dovetail.sites.windows import CountWindow, TimeWindow
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dovetail.errors import ArgumentError
 from dovetail.sites.query import Query, Stream, times_of
+from dovetail.sites.rows import empty
 
 
 class Arrivals:
@@ -59,3 +60,34 @@ class Arrivals:
             return None
         order = chosen[np.argsort(times[chosen], kind="stable")]
         return rows.take(pa.array(order))
+
+
+def interval_rows(
+    query: Query, stream: Stream, interval: int, rows: pa.RecordBatch | None
+) -> pa.RecordBatch:
+    """The rows of an interval with the names that columns have inside; complains about others."""
+    if rows is None:
+        return empty(stream.qualified)
+    if rows.schema.names != stream.schema.names:
+        raise ArgumentError(
+            f"stream {stream.name!r} has columns {stream.schema.names}, but was given "
+            f"{rows.schema.names}"
+        )
+    if rows.num_rows:
+        _check_times(query, stream, interval, rows.column(stream.time))
+    return pa.RecordBatch.from_arrays(rows.columns, schema=stream.qualified)
+
+
+def _check_times(query: Query, stream: Stream, interval: int, column: pa.Array) -> None:
+    times = times_of(column)
+    bounds = query.boundary(interval - 1), query.boundary(interval)
+    if column.null_count or times.min() < bounds[0] or times.max() >= bounds[1]:
+        raise ArgumentError(
+            f"interval {interval} of stream {stream.name!r} has a time that is null or outside "
+            f"[{bounds[0]}, {bounds[1]}): cut rows by time, see dovetail.sites.Arrivals"
+        )
+    if (np.diff(times) < 0).any():
+        raise ArgumentError(
+            f"interval {interval} of stream {stream.name!r} is not in the order of its times: "
+            "sort it, see dovetail.sites.Arrivals"
+        )

@@ -21,7 +21,13 @@ from dovetail.sites.plan import Plan
 from dovetail.sites.query import Query
 
 PlanAt = Callable[[int], Plan]
+Wait = Callable[[int], int]  #: by `delta`, how much later than its interval's end a row may come
 Passed = tuple[str, int]  #: the head and the place of a step
+
+
+def no_wait(_delta: int) -> int:
+    """The rows of a stream are there when the query's lateness is over."""
+    return 0
 
 
 def watched(plan: Plan, owner: str) -> set[Passed]:
@@ -34,6 +40,10 @@ class Pace(Protocol):
 
     reports: bool  #: whether updates are sent for every interval, and progress is reported
     delta: int  #: the longest delay of a message, as it is known now
+
+    @property
+    def wait(self) -> int:
+        """How long an interval is kept open, after the query's lateness, for rows of joins."""
 
     def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
         """Whether a copy, updated `through` an interval, is complete for this one.
@@ -59,17 +69,24 @@ class Timed:
 
     reports = False
 
-    def __init__(self, query: Query, plan_at: PlanAt, first_interval: int) -> None:
+    def __init__(
+        self, query: Query, plan_at: PlanAt, first_interval: int, wait: Wait = no_wait
+    ) -> None:
         self.delta = query.delta
         self._query = query
         self._plan_at = plan_at
         self._settled = first_interval - 1
+        self._wait = wait
+
+    @property
+    def wait(self) -> int:
+        return self._wait(self.delta)
 
     def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
         return heard_until >= self.due(interval)
 
     def due(self, interval: int) -> int:
-        return self._query.tick_time(interval) + self.delta
+        return self._query.tick_time(interval) + self.wait + self.delta
 
     def passed(self, step: Passed, intervals: Iterable[int]) -> None:
         return
@@ -77,7 +94,7 @@ class Timed:
     def settled(self, ticked: int, now: int) -> int:
         settled = self._settled
         while settled < ticked:
-            over = self._query.tick_time(settled + 1)
+            over = self._query.tick_time(settled + 1) + self.wait
             over += self._plan_at(settled + 1).horizon(self.delta)
             # a message that takes the longest time arrives just then, and after this
             if over >= now:
@@ -94,7 +111,7 @@ class Heartbeats:
     """By what has been heard."""
 
     reports = True
-    delta = 0  # it does not go by time
+    delta = wait = 0  # it does not go by time
 
     def __init__(self, owner: str, plan_at: PlanAt, first_interval: int) -> None:
         self._owner = owner
@@ -128,7 +145,9 @@ class Heartbeats:
     settle = settled
 
 
-def make_pace(heartbeats: bool, query: Query, owner: str, plan_at: PlanAt, first: int) -> Pace:
+def make_pace(
+    heartbeats: bool, query: Query, owner: str, plan_at: PlanAt, first: int, wait: Wait
+) -> Pace:
     if heartbeats:
         return Heartbeats(owner, plan_at, first)
-    return Timed(query, plan_at, first)
+    return Timed(query, plan_at, first, wait)

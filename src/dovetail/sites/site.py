@@ -17,15 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
+from dovetail.sites.arrivals import interval_rows
 from dovetail.sites.copies import Copy, Facts, Outlet, Parts
 from dovetail.sites.matching import join_rows, same_values
 from dovetail.sites.messages import MOST_OPEN, PLANNER, Header, Kind, Message, column
 from dovetail.sites.network import Network
 from dovetail.sites.oneway import ONE_WAY, Task
-from dovetail.sites.pace import make_pace
+from dovetail.sites.pace import Wait, make_pace, no_wait
 from dovetail.sites.plan import LinkNeeds, PlacedStep, Plan
-from dovetail.sites.query import Query, times_of
-from dovetail.sites.rows import RowStore, empty
+from dovetail.sites.query import Query
+from dovetail.sites.rows import RowStore
 from dovetail.sites.schedule import Schedule
 from dovetail.sites.statistics import measure
 
@@ -41,6 +42,7 @@ class Site:
     def __init__(
         self, name: str, plan: Plan, network: Network, emit: Emit, *,
         heartbeats: bool = False, first_interval: int = 1, statistics_every: int = 0,
+        wait: Wait = no_wait,
     ) -> None:  # fmt: skip
         self.name = name
         self.query: Query = plan.query
@@ -52,7 +54,8 @@ class Site:
         self.late = 0  #: messages and probes that came too late: results may be missing
         self._network = network
         self._emit = emit
-        self._pace = make_pace(heartbeats, self.query, name, self.schedule.at, first_interval)
+        plan_at = self.schedule.at
+        self._pace = make_pace(heartbeats, self.query, name, plan_at, first_interval, wait)
         self._outlets: dict[str, Outlet] = {}
         self._copies: dict[str, Copy] = {}
         self._parked: dict[tuple[str, int, int], Task] = {}
@@ -78,8 +81,7 @@ class Site:
                 f"site {self.name!r} was given interval {interval} after "
                 f"{self.ticked + len(self._backlog)}: every interval, once and in order"
             )
-        qualified = self._qualified(rows)
-        self._check_times(interval, qualified)
+        qualified = interval_rows(self.query, self.stream, interval, rows)
         self._now, self._heard_until = now, now - 1
         self._backlog.append(qualified)
         self._work_off()
@@ -141,12 +143,11 @@ class Site:
     @property
     def nbytes(self) -> int:
         """What is kept here: window and copies, with what finds their rows, and what waits."""
-        tasks = [*self._parked.values(), *(task for _, task, _ in self._waiting)]
         return (
             self.window.nbytes + self.window.index_bytes
             + sum(copy.nbytes for copy in self._copies.values())
             + sum(outlet.nbytes for outlet in self._outlets.values())
-            + sum(int(rows.nbytes) for rows in (*(t.rows for t in tasks), *self._backlog))
+            + sum(int(rows.nbytes) for rows in (*(t.rows for t in self._tasks()), *self._backlog))
             + sum(message.nbytes for message in self._early)
         )  # fmt: skip
 
@@ -157,6 +158,18 @@ class Site:
         When all sites are past an interval, all of its results have been emitted.
         """
         return self._pace.settled(self.ticked, self._now)
+
+    def complete(self, now: int) -> int:
+        """The last interval all of whose results that come out here have, with all before it.
+
+        So it is for a plan of two streams, both of which are joined here.
+        """
+        settled = self._pace.settled(self.ticked, now)
+        return min(settled, self._begun() - 1) if self._pace.reports else settled
+
+    def tick_time(self, interval: int) -> int:
+        """When the rows of an interval are all there, by the clock."""
+        return self.query.tick_time(interval) + self._pace.wait
 
     @property
     def delta(self) -> int:
@@ -184,16 +197,6 @@ class Site:
             for message in early:
                 self.receive(message, self._now)
 
-    def _qualified(self, rows: pa.RecordBatch | None) -> pa.RecordBatch:
-        if rows is None:
-            return empty(self.stream.qualified)
-        if rows.schema.names != self.stream.schema.names:
-            raise ArgumentError(
-                f"stream {self.name!r} has columns {self.stream.schema.names}, "
-                f"but was given {rows.schema.names}"
-            )
-        return pa.RecordBatch.from_arrays(rows.columns, schema=self.stream.qualified)
-
     def _tick(self, interval: int, rows: pa.RecordBatch) -> None:
         start = self.next_number
         numbers = np.arange(start, start + rows.num_rows)
@@ -216,7 +219,7 @@ class Site:
             self._parked = kept
         if self.schedule.at(interval).placed[self.name]:
             self.proceed(Task(self.name, 0, interval, rows, numbers))
-        self._report()
+        self.report()
         self._rows_since += rows.num_rows
         every = self._statistics_every
         if every and interval % every == 0:
@@ -224,27 +227,12 @@ class Site:
             self._reply(Kind.STATISTICS, PLANNER, interval, parts)
             self._rows_since = 0
 
+    def _tasks(self) -> list[Task]:
+        return [*self._parked.values(), *(task for _, task, _ in self._waiting)]
+
     def _begun(self) -> int:
         """The first interval of which rows are here, on their way to the windows of others."""
-        tasks = (*self._parked.values(), *(task for _, task, _ in self._waiting))
-        return min((task.interval for task in tasks), default=self.ticked)
-
-    def _check_times(self, interval: int, rows: pa.RecordBatch) -> None:
-        if not rows.num_rows:
-            return
-        column = rows.column(self.stream.time_column)
-        times = times_of(column)
-        bounds = self.query.boundary(interval - 1), self.query.boundary(interval)
-        if column.null_count or times.min() < bounds[0] or times.max() >= bounds[1]:
-            raise ArgumentError(
-                f"interval {interval} of stream {self.name!r} has a time that is null or outside "
-                f"[{bounds[0]}, {bounds[1]}): cut rows by time, see dovetail.sites.Arrivals"
-            )
-        if (np.diff(times) < 0).any():
-            raise ArgumentError(
-                f"interval {interval} of stream {self.name!r} is not in the order of its times: "
-                "sort it, see dovetail.sites.Arrivals"
-            )
+        return min((task.interval for task in self._tasks()), default=self.ticked + 1)
 
     def _update_copies(self, interval: int, settled: int, start: int, first: int) -> None:
         """Tell every site that copies this window; stop where no plan in use asks for it."""
@@ -384,12 +372,17 @@ class Site:
             code = (interval << 16) | (self.query.rank(step.head) << 8) | step.index
             self._reports.setdefault(step.stream, []).append(code)
 
-    def _report(self) -> None:
-        """Once in an interval, tell the owners of windows what is done with."""
+    def report(self) -> bool:
+        """Tell the owners of windows what is done with; whether there was something to tell.
+
+        It is done as an interval ends. Whoever lets none end for now has to call it, or sites could
+        wait for each other.
+        """
         reports, self._reports = self._reports, {}
         for target, codes in reports.items():
             header = Header(Kind.PASSED, *self._ends(target), interval=self.ticked)
             self._send(header, {"passed": column(np.array(codes, dtype=np.int64))})
+        return bool(reports)
 
     def _heard(self, codes: Iterable[int]) -> None:
         for code in np.asarray(codes).tolist():

@@ -7,31 +7,35 @@ next. A prefix lives at one site, so of the two one-way joins of a level one joi
 the other at its destination.
 
 A prefix is kept as long as the longest of its windows; a result then has to have every row within
-its own window, which is checked as it is made. Rows of the prefix are complete when the level
-before has had its time, so every level's intervals close that much later. Windows by count would
-need the ranks of the rows in each stream at every level, and heartbeats the end of an interval's
-results: trees take neither.
+its own window, which is checked as it is made (`rows_of`). The rows of an interval of a prefix are
+complete when the level below is done with it (`prefixes`): with heartbeats that is known; by
+`delta` it is a matter of time, so every level's intervals close that much later (`Level.wait`).
+
+What trees do not take. Windows by count: which rows of a stream are the last ones before a later
+row of another is known at the stream's own site only, and a prefix is elsewhere. Another plan while
+they run: what a prefix has kept of earlier intervals is of no use to another tree.
 
 Against linear ordering: nothing is joined twice for different heads, at the price of sending and
 keeping intermediate results.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
-from dovetail.sites.costs import Cost, CostModel, Prices
-from dovetail.sites.estimates import Statistics, StreamStatistics
-from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
+from dovetail.sites.plan import Algorithm, Plan, Step
 from dovetail.sites.query import Query, Stream, times_of
+from dovetail.sites.rows import empty
 from dovetail.sites.virtual import Latency, Link, Simulation, Usage
 from dovetail.sites.windows import TimeWindow
 
 _TIME = "time"  # the time of a row of a prefix; its other columns have a dot in their names
+_JOINED = "+"  # between the streams in the name of a prefix
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,30 @@ class TreeJoin:
 
 @dataclass(frozen=True)
 class Level:
-    """The query of two streams that one level of a tree is."""
+    """What is planned and joined by itself: a linear plan, or one of the joins of a tree."""
 
     query: Query
     plan: Plan
-    streams: tuple[str, ...]  #: of the whole query, that it has joined
+    streams: tuple[str, ...]  #: of the whole query, that have been joined after it
+    home: str = ""  #: of a tree's: the stream, of the two, at whose site its results are
+    below: tuple[Plan, ...] = ()  #: of the levels whose results it takes
+
+    @property
+    def name(self) -> str:
+        """What the stream is called that its results are."""
+        return _JOINED.join(self.streams)
+
+    def base(self, column: str) -> str:
+        """What a column is called in the whole query."""
+        return column.removeprefix(f"{self.query.names[0]}.") if self.below else column
+
+    def wait(self, delta: int) -> int:
+        """How long after an interval's end, by `delta`, all results of the levels below are there.
+
+        The last message of a level may come just when its time is over, so its results are handed
+        on a unit later; the level above is to find them there, so its intervals end after another.
+        """
+        return sum(plan.horizon(delta) + 2 for plan in self.below)
 
 
 class TreePlan:
@@ -59,24 +82,18 @@ class TreePlan:
         self.query = query
         self.first = first
         self.joins = tuple(joins)
-        self.levels: list[Level] = []
+        self.levels: tuple[Level, ...] = ()
         names = [first, *(join.stream for join in joins)]
         if sorted(names) != sorted(query.names):
             raise ArgumentError(f"a tree joins every stream once; this one joins {names}")
-        for stream in query.streams:
-            if not isinstance(stream.window, TimeWindow):
-                raise ArgumentError(
-                    f"stream {stream.name!r} has a window by count: tree ordering needs windows "
-                    "by time, use a linear plan"
-                )
-        prefix, lateness = query.stream(first), query.lateness
+        check_streams(query)
+        prefix = query.stream(first)
         for index, join in enumerate(joins):
-            level = self._level(prefix, tuple(names[: index + 1]), join, lateness)
-            self.levels.append(level)
-            prefix = self._result(level, join, prefix)
-            lateness += level.plan.horizon() + 1
+            level = self._level(prefix, tuple(names[: index + 1]), join)
+            self.levels = (*self.levels, level)
+            prefix = self._result(level)
 
-    def _level(self, prefix: Stream, done: tuple[str, ...], join: TreeJoin, lateness: int) -> Level:
+    def _level(self, prefix: Stream, done: tuple[str, ...], join: TreeJoin) -> Level:
         if join.to_prefix.at_source == join.from_prefix.at_source:
             raise ArgumentError(
                 f"the joins of {join.stream!r} with the prefix leave results at two sites: "
@@ -93,7 +110,7 @@ class TreePlan:
         if not on:
             raise ArgumentError(f"no equality joins {join.stream!r} with {', '.join(done)}")
         whole = self.query
-        query = Query((prefix, added), on, whole.tau, whole.delta, lateness, whole.compact)
+        query = replace(whole, streams=(prefix, added), on=on)
         plan = Plan(
             query,
             {
@@ -101,21 +118,22 @@ class TreePlan:
                 added.name: [Step(prefix.name, join.to_prefix)],
             },
         )
-        return Level(query, plan, (*done, join.stream))
+        home = added.name if join.to_prefix.at_source else prefix.name
+        below = tuple(level.plan for level in self.levels)
+        return Level(query, plan, (*done, join.stream), home, below)
 
-    def _result(self, level: Level, join: TreeJoin, prefix: Stream) -> Stream:
+    def _result(self, level: Level) -> Stream:
         """The results of a level as a stream, where they are."""
         streams = [self.query.stream(name) for name in level.streams]
         fields = [f for stream in streams for f in stream.qualified]
         window = TimeWindow(max(s.window.size for s in streams if isinstance(s.window, TimeWindow)))
-        home = self.query.stream(join.stream).site if join.to_prefix.at_source else prefix.site
         schema = pa.schema([(_TIME, pa.int64()), *fields])
-        return Stream("+".join(level.streams), schema, window, time=_TIME, site=home)
+        site = level.query.stream(level.home).site
+        return Stream(level.name, schema, window, time=_TIME, site=site)
 
     def rows_of(self, level: Level, results: pa.RecordBatch) -> pa.RecordBatch:
         """Results of a level that are within every window, as rows of the next one's prefix."""
-        prefix = level.query.streams[0].name
-        names = [n.removeprefix(f"{prefix}.") if "+" in prefix else n for n in results.schema.names]
+        names = [level.base(name) for name in results.schema.names]
         columns: dict[str, Any] = dict(zip(names, results.columns, strict=True))
         streams = [self.query.stream(name) for name in level.streams]
         times = np.stack([times_of(columns[stream.time_column]) for stream in streams])
@@ -129,6 +147,63 @@ class TreePlan:
         rows = pa.RecordBatch.from_arrays([columns[name] for name in order], names=order)
         return rows if keep.all() else rows.take(pa.array(np.flatnonzero(keep)))
 
+    def results_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the last level as results of the query."""
+        return rows.select(self.query.result_columns)
+
+    def to_json(self) -> str:
+        joins = ([j.stream, j.to_prefix.value, j.from_prefix.value] for j in self.joins)
+        return json.dumps([self.first, *joins])
+
+    @classmethod
+    def of_list(cls, query: Query, parts: Sequence[Any]) -> "TreePlan":
+        """The first stream; then, for each join, its stream and the algorithms to and from it."""
+        first, *joins = parts
+        return cls(query, first, [TreeJoin(s, Algorithm(a), Algorithm(b)) for s, a, b in joins])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TreePlan) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __repr__(self) -> str:
+        joins = (f"{j.to_prefix} {j.stream} {j.from_prefix}" for j in self.joins)
+        return " + ".join([self.first, *joins])
+
+
+AnyPlan = Plan | TreePlan
+
+
+def check_streams(query: Query) -> None:
+    """Refuse streams that no tree can join."""
+    for stream in query.streams:
+        if not isinstance(stream.window, TimeWindow):
+            raise ArgumentError(
+                f"stream {stream.name!r} has a window by count: tree ordering needs windows by "
+                "time, use a linear plan"
+            )
+        if _JOINED in stream.name:
+            raise ArgumentError(
+                f"stream {stream.name!r} has a {_JOINED!r} in its name, which stands for joined "
+                "streams in a tree: give it another name, or use a linear plan"
+            )
+
+
+def levels_of(plan: AnyPlan) -> tuple[Level, ...]:
+    """The levels of a plan, those whose results others take first."""
+    if isinstance(plan, TreePlan):
+        return plan.levels
+    return (Level(plan.query, plan, plan.query.names),)
+
+
+def plan_of_json(query: Query, text: str) -> AnyPlan:
+    """What `to_json` of a plan of either kind made."""
+    data = json.loads(text)
+    if isinstance(data, list):
+        return TreePlan.of_list(query, data)
+    return Plan.from_json(query, text)
+
 
 class TreeSimulation:
     """A tree plan on virtual networks, level by level: each only feeds the next."""
@@ -137,7 +212,7 @@ class TreeSimulation:
         self.plan = plan
         self.results: dict[int, list[pa.RecordBatch]] = {}
         self.usage: dict[Link, Usage] = {}
-        self._simulations = [Simulation(level.plan, latency) for level in plan.levels]
+        self._simulations = [Simulation(_delayed(level), latency) for level in plan.levels]
 
     def run(self, streams: Mapping[str, pa.RecordBatch], intervals: int) -> None:
         """Take whole streams through so many intervals."""
@@ -152,7 +227,7 @@ class TreeSimulation:
             schema = self.plan.rows_of(level, _no_rows(level.query)).schema
             found = [rows for batches in self.results.values() for rows in batches]
             prefix = pa.Table.from_batches(found, schema).combine_chunks()
-            prefix = (prefix.to_batches() or [_empty_like(schema)])[0]
+            prefix = (prefix.to_batches() or [empty(schema)])[0]
             for link, used in simulation.network.usage.items():
                 total = self.usage.setdefault(link, Usage())
                 total.messages += used.messages
@@ -163,84 +238,16 @@ class TreeSimulation:
         """The results of an interval."""
         query = self.plan.query
         schema = pa.schema([f for stream in query.streams for f in stream.qualified])
-        batches = [rows.select(query.result_columns) for rows in self.results.get(interval, [])]
+        batches = [self.plan.results_of(rows) for rows in self.results.get(interval, [])]
         return pa.Table.from_batches(batches, schema=schema)
 
 
-def _empty_like(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+def _delayed(level: Level) -> Plan:
+    """The plan of a level whose rows come when the levels below have had their time."""
+    query = level.query
+    late = query.lateness + level.wait(query.delta)
+    return Plan(replace(query, lateness=late), level.plan.sequences)
 
 
 def _no_rows(query: Query) -> pa.RecordBatch:
-    return _empty_like(pa.schema([f for stream in query.streams for f in stream.qualified]))
-
-
-def tree_cost(plan: TreePlan, statistics: Statistics, prices: Prices) -> Cost:
-    """What a tree costs: its levels, each with the rate of the prefix that the others give it."""
-    total = Cost()
-    known = statistics.streams[plan.first]
-    for level in plan.levels:
-        prefix, added = level.query.names
-        pairs = list(level.query.on)
-        base = [(_base(a, prefix), _base(b, added)) for a, b in pairs]
-        at_level = Statistics(
-            {prefix: known, added: statistics.streams[added]},
-            {pair: statistics.shared_keys(*of) for pair, of in zip(pairs, base, strict=True)},
-            {pair: statistics.share_of_pairs(*of) for pair, of in zip(pairs, base, strict=True)},
-        )
-        model = CostModel(level.query, at_level, prices)
-        total += model.plan(level.plan)
-        flows = [model.flow((name, other)) for name, other in ((prefix, added), (added, prefix))]
-        distinct = {
-            f"{'+'.join(level.streams)}.{column}": keys
-            for name in level.streams
-            for column, keys in statistics.streams[name].distinct.items()
-        }
-        size = flows[0].row_bytes + (0 if "+" in prefix else 8)  # the time, once
-        known = StreamStatistics(sum(flow.rate for flow in flows), size, distinct)
-    return total
-
-
-def _base(column: str, stream: str) -> str:
-    return column.removeprefix(f"{stream}.") if "+" in stream else column
-
-
-def cheapest_tree(
-    query: Query, statistics: Statistics, prices: Prices, algorithms: Sequence[Algorithm] = PAPER
-) -> TreePlan:
-    """From each first stream, the cheapest level again and again; the cheapest of these trees."""
-    pairs = [(a, b) for a in algorithms for b in algorithms if a.at_source != b.at_source]
-    best: tuple[float, TreePlan] | None = None
-    for first in query.names:
-        joins: list[TreeJoin] = []
-        while len(joins) + 1 < len(query.names):
-            done = {first, *(join.stream for join in joins)}
-            options = [
-                [*joins, TreeJoin(name, *pair)]
-                for name in query.names
-                if name not in done and query.key(done, name) is not None
-                for pair in pairs
-            ]
-            joins = min(options, key=lambda o: _part_cost(query, first, o, statistics, prices))
-        plan = TreePlan(query, first, joins)
-        cost = tree_cost(plan, statistics, prices).time
-        if best is None or cost < best[0]:
-            best = (cost, plan)
-    assert best is not None
-    return best[1]
-
-
-def _part_cost(
-    query: Query, first: str, joins: list[TreeJoin], statistics: Statistics, prices: Prices
-) -> float:
-    """What the lower levels of a tree cost."""
-    names = {first, *(join.stream for join in joins)}
-    part = Query(
-        tuple(stream for stream in query.streams if stream.name in names),
-        tuple(pair for pair in query.on if {c.partition(".")[0] for c in pair} <= names),
-        query.tau,
-        query.delta,
-        query.lateness,
-        query.compact,
-    )
-    return tree_cost(TreePlan(part, first, joins), statistics, prices).time
+    return empty(pa.schema([f for stream in query.streams for f in stream.qualified]))

@@ -1,5 +1,7 @@
 """Files of sites and queries: what they say, and complaints that say where and what."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from dovetail.cli.app import app
 from dovetail.cli.sitefile import read_query, read_site
 from dovetail.cli.siteinputs import feed, first_time, statistics
 from dovetail.cli.siteplan import choose, deployment
-from dovetail.errors import JobFileError, SiteAccessError
+from dovetail.errors import ArgumentError, JobFileError, SiteAccessError
 from dovetail.sites.costs import CostModel
-from dovetail.sites.live.deployment import prices_of
+from dovetail.sites.live.deployment import Deployment, prices_of
 from dovetail.sites.plan import Algorithm
 from dovetail.sites.planner import algorithm_10, greedy, joint
+from dovetail.sites.tree_costs import cheapest_tree
 from dovetail.sites.windows import CountWindow, TimeWindow
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -100,6 +103,18 @@ def test_query_file_when_it_names_a_planner_then_that_one_chooses(tmp_path: Path
             '[plan]\nplanner = "fixed"\nsequences = { r1 = ["SM-S1 r3"] }\n[[links]]',
             "joins 'r3', which is joined or unknown",
         ),
+        ("[[links]]", '[plan]\nplanner = "tree"\n[[links]]', "'r2' has a window by count"),
+        (
+            "[[links]]",
+            '[plan]\nplanner = "fixed"\ntree = ["r1", ["r2", "SP-S"]]\n[[links]]',
+            "has to be the first stream and the joins",
+        ),
+        (
+            "[[links]]",
+            '[plan]\nplanner = "fixed"\ntree = ["r1", ["r2", "SP-S", "SM-S9"]]\n[[links]]',
+            "has to be the first stream and the joins",
+        ),
+        ("[[links]]", '[plan]\ntree = ["r1", ["r2", "SP-S", "SP-D"]]\n[[links]]', "goes with pla"),
         ("[[links]]", "[statistics.r9]\nrate = 1\n[[links]]", "statistics.r9 is of no stream"),
         ("[[links]]", "[statistics.r1]\nrate = 1\n[[links]]", "all three"),
         ('{ ts = "timestamp[ms]", dest = "int64" }', '{ dest = "int64" }', "names 'ts'"),
@@ -119,6 +134,64 @@ def test_query_file_when_something_is_wrong_then_names_file_key_and_remedy(
         read_query(path)
     assert said in str(caught.value)
     assert "packets.toml" in str(caught.value)
+
+
+TREE = QUERY.replace("window_rows = 7", 'window = "7 seconds"')
+
+
+def test_query_file_when_it_asks_for_a_tree_then_one_is_chosen_or_taken(tmp_path: Path) -> None:
+    for said in ('planner = "tree"', 'planner = "fixed"\ntree = ["r2", ["r1", "SM-S1", "SP-D"]]'):
+        file = read_query(
+            written(tmp_path, TREE.replace("[[links]]", f"[plan]\n{said}\n[[links]]"))
+        )
+        plan = choose(file)
+        prices = prices_of(file.shapes, file.second)
+        if file.plan.fixed is None:
+            assert plan == cheapest_tree(file.query, statistics(file), prices)
+        else:
+            assert repr(plan) == "r2 + SM-S1 r1 SP-D"
+        handed = deployment(file, plan, {"paris": "grpc://127.0.0.1:1", "r2": "grpc://127.0.0.1:2"})
+        again = Deployment.from_json(json.loads(json.dumps(handed.to_json())))
+        assert (again.plan, again.digest) == (plan, handed.digest)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ('planner = "tree"\nreplan_every = 5', "plan.replan_every has to be 0 for a tree"),
+        (
+            'planner = "fixed"\ntree = ["r1", ["r2", "SP-S", "SP-D"]]\nreplan_every = 5',
+            "plan.replan_every has to be 0 for a tree",
+        ),
+        ('planner = "tree"\nalgorithms = ["SP-D", "SM-D1"]', "plan.algorithms has to have one"),
+        (
+            'planner = "fixed"\ntree = ["r1", ["r2", "SP-S", "SM-S1"]]',
+            "plan.tree cannot be: the joins of 'r2' with the prefix leave results at two sites",
+        ),
+    ],
+)
+def test_query_file_when_no_tree_can_do_that_then_refuses_before_anything_runs(
+    plan: str, said: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, TREE.replace("[[links]]", f"[plan]\n{plan}\n[[links]]"))
+    with pytest.raises(JobFileError) as caught:
+        read_query(path)
+    assert said in str(caught.value)
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["site", "plan", str(path)])
+    assert shown.exit_code != 0
+
+
+def test_plan_when_a_tree_is_asked_for_then_prints_its_levels(tmp_path: Path) -> None:
+    text = (EXAMPLES / "sites.toml").read_text().replace('planner = "joint"', 'planner = "tree"')
+    path = written(tmp_path, text)
+    shown = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["site", "plan", str(path)])
+    assert shown.exit_code == 0, shown.output
+    names = "north|west|south"
+    assert re.search(rf"({names})\+({names}) +\w+ +({names}) by S[PM]", shown.output), shown.output
+    assert "messages a second" in shown.output
+    ahead = written(tmp_path, text.replace("# ahead = 32", "ahead = 1"))
+    with pytest.raises(ArgumentError, match="ahead=1: an interval is over when"):
+        choose(read_query(ahead))
 
 
 def test_plan_when_nothing_is_known_of_a_stream_then_asks_for_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tree ordering: the same results as any other plan, and costs that follow the bytes."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,10 @@ from dovetail.sites import (
     TimeWindow,
     topology,
 )
-from dovetail.sites.tree import TreeJoin, TreePlan, TreeSimulation, cheapest_tree, tree_cost
+from dovetail.sites.plan import Plan, Step
+from dovetail.sites.tree import TreeJoin, TreePlan, TreeSimulation, levels_of, plan_of_json
+from dovetail.sites.tree_costs import cheapest_tree, tree_cost
+from dovetail.testing.site_hosts import random_tree
 from dovetail.testing.sites import counted, window_join
 
 AT_SOURCE = [a for a in PAPER if a.at_source]
@@ -49,16 +53,6 @@ def drawn(
         for n in names
     }
     return query, rows, rng
-
-
-def random_tree(query: Query, rng: np.random.Generator) -> TreePlan:
-    first = str(rng.choice(query.names))
-    joins: list[TreeJoin] = []
-    while len(joins) + 1 < len(query.names):
-        done = {first, *(join.stream for join in joins)}
-        open_ = [n for n in query.names if n not in done and query.key(done, n)]
-        joins.append(TreeJoin(str(rng.choice(open_)), *PAIRS[rng.integers(len(PAIRS))]))
-    return TreePlan(query, first, joins)
 
 
 @pytest.mark.parametrize("graph", ["chain", "star", "cycle", "full"])
@@ -131,3 +125,33 @@ def test_cheapest_tree_when_compared_with_all_pairs_then_none_is_cheaper(make) -
     ]
     chosen = cheapest_tree(query, statistics, prices)
     assert tree_cost(chosen, statistics, prices).time == pytest.approx(min(costs))
+
+
+def test_tree_when_written_as_json_then_is_read_as_it_was() -> None:
+    query, _, rng = drawn("chain", "ABC", 1)
+    tree = random_tree(query, rng)
+    again = plan_of_json(query, tree.to_json())
+    assert again == tree
+    assert hash(again) == hash(tree)
+    assert [level.home for level in levels_of(again)] == [level.home for level in tree.levels]
+    steps = {"A": "BC", "B": "AC", "C": "BA"}
+    plan = Plan(query, {h: [Step(n, Algorithm.SP_D) for n in way] for h, way in steps.items()})
+    assert plan_of_json(query, plan.to_json()) == plan
+    assert [level.plan for level in levels_of(plan)] == [plan]
+
+
+def test_tree_when_a_stream_is_called_as_a_join_would_be_then_refuses() -> None:
+    query, _, _ = drawn("chain", "ABC", 1)
+    named = tuple(replace(s, name=n) for s, n in zip(query.streams, ("A", "B", "A+B"), strict=True))
+    on = (("A.a", "B.a"), ("B.a", "A+B.a"))
+    pair = (Algorithm.SP_D, Algorithm.SP_S)
+    joins = [TreeJoin(name, *pair) for name in ("B", "A+B")]
+    clashing = replace(query, streams=named, on=on)
+    with pytest.raises(ArgumentError, match="in its name"):
+        TreePlan(clashing, "A", joins)
+
+
+def test_cheapest_tree_when_algorithms_join_at_one_end_only_then_refuses() -> None:
+    query, _, _ = drawn("chain", "ABC", 1)
+    with pytest.raises(ArgumentError, match="no tree can be made"):
+        cheapest_tree(query, Statistics({}), Prices(), (Algorithm.SP_D, Algorithm.SM_D2))

@@ -3,6 +3,7 @@
 ```
 deployment   what the query node hands out: query, plan, addresses, how time is kept
 machine      a host's sites, driven by events; does no I/O, so a replay gives the same again
+ends         between whom messages go, level by level; refuses those that fit no query
 events       what happens to a machine, as bytes
 records      files of checksummed records; journal: events and snapshots; results: what was emitted
 outbox       messages that another host has not acknowledged, shaped for experiments

@@ -18,8 +18,8 @@ from dovetail.sites.live.access import Access
 from dovetail.sites.live.deployment import Clock, Deployment, Shape
 from dovetail.sites.live.faults import asking
 from dovetail.sites.live.wire import INPUT, put
-from dovetail.sites.plan import Plan
 from dovetail.sites.query import Query
+from dovetail.sites.tree import AnyPlan, plan_of_json
 
 _CALL_SECONDS = 60.0
 _READ_SECONDS = 600.0  # all results that one call asks for
@@ -110,7 +110,8 @@ class LinkStatus:
     delay: float  #: the longest of late until a message was safe there, in seconds
     calls: int
     connected: bool
-    error: str | None
+    error: str | None  #: why the last attempt failed
+    refused: bool  #: and it will fail again, unless somebody does something about it
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ class Status:
         values["results"] = tuple(data["results"])
         return cls(**values)
 
-    def plan_of(self, query: Query) -> Plan:
-        return Plan.from_json(query, self.plan)
+    def plan_of(self, query: Query) -> AnyPlan:
+        return plan_of_json(query, self.plan)
 
 
 @dataclass

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from dovetail.errors import ArgumentError
 from dovetail.sites.costs import LinkPrice, Prices
-from dovetail.sites.plan import PAPER, Algorithm, Plan
+from dovetail.sites.plan import PAPER, Algorithm
 from dovetail.sites.query import Query, Stream
+from dovetail.sites.tree import AnyPlan, Level, TreePlan, levels_of, plan_of_json
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
 
 Clock = Literal["wall", "rows"]
@@ -70,7 +71,7 @@ class Deployment:
     """
 
     name: str
-    plan: Plan
+    plan: AnyPlan
     addresses: Mapping[str, str]  #: of hosts
     clock: Clock = "wall"
     unit: str = "ms"  #: of the time columns
@@ -92,17 +93,17 @@ class Deployment:
             raise ArgumentError(
                 "waiting for delta needs the wall clock: use heartbeats where rows make the time"
             )
-        if lacking := [name for name, steps in self.plan.sequences.items() if not steps]:
-            # nothing would tell the others how far it is, and they could run ahead of it for ever
-            raise ArgumentError(f"the plan has no join sequence for {', '.join(lacking)}")
-        if self.ahead < 2:
-            raise ArgumentError(f"ahead={self.ahead}: an interval is over when the next has begun")
+        check_plan(self.plan, self.ahead, self.replan_every)
         if missing := [host for host in self.hosts if host not in self.addresses]:
             raise ArgumentError(f"there is no address for {', '.join(missing)}")
 
     @property
     def query(self) -> Query:
         return self.plan.query
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        return levels_of(self.plan)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
@@ -157,7 +158,7 @@ class Deployment:
         try:
             values = dict(data)
             query = _query_of(values.pop("query"))
-            values["plan"] = Plan.from_json(query, values["plan"])
+            values["plan"] = plan_of_json(query, values["plan"])
             values["algorithms"] = tuple(Algorithm(a) for a in values["algorithms"])
             shapes = values["shapes"]
             values["shapes"] = {(a, b): Shape.from_json(shape) for a, b, shape in shapes}
@@ -169,6 +170,22 @@ class Deployment:
                 f"not a query as it is handed out to sites ({type(error).__name__}: {error}); do "
                 "both ends run the same version?"
             ) from error
+
+
+def check_plan(plan: AnyPlan, ahead: int, replan_every: int) -> None:
+    """Refuse plans that sites cannot run in this way."""
+    if isinstance(plan, TreePlan):
+        if replan_every:
+            raise ArgumentError(
+                f"replan_every={replan_every}: a tree plan cannot be changed while it runs, as no "
+                "other could use the intermediate results that it keeps; write 0, or use a linear "
+                "plan"
+            )
+    elif lacking := [name for name, steps in plan.sequences.items() if not steps]:
+        # nothing would tell the others how far it is, and they could run ahead of it for ever
+        raise ArgumentError(f"the plan has no join sequence for {', '.join(lacking)}")
+    if ahead < 2:
+        raise ArgumentError(f"ahead={ahead}: an interval is over when the next has begun")
 
 
 def check_name(what: str, name: str) -> None:

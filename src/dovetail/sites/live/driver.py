@@ -155,7 +155,7 @@ class Driver:
                 raise SiteUnavailableError(
                     f"site {self.host!r} is behind: {self._held_bytes + self._queued_bytes:,} "
                     "bytes of rows wait there for their interval to end. Try again later; "
-                    + (self._hindrance() or _ADVICE[self.deployment.clock])
+                    + self._reason()
                 )
         happened = self._submit(Job(What.INPUT, facts, body, rows, Future()), deadline)
         return not happened, self._machine.feeds[stream].arrivals.late
@@ -324,15 +324,15 @@ class Driver:
 
     def _hindrance(self) -> str | None:
         """Why no interval may be begun now."""
+        waiting = {peer: box.nbytes for peer, box in self.outboxes.items()}
+        return self.limits.hindrance(waiting, self.results.nbytes)
+
+    def _reason(self) -> str:
+        """Why intervals do not end, or what to do about it."""
         for peer, box in self.outboxes.items():
-            if box.nbytes > self.limits.outbox_bytes:
-                return f"{box.nbytes:,} bytes to {peer!r} are not acknowledged (outbox_bytes)"
-        if self.results.nbytes > self.limits.result_bytes:
-            return (
-                f"{self.results.nbytes:,} bytes of results wait to be read and trimmed, more than "
-                f"{self.limits.result_bytes:,} (result_bytes)"
-            )
-        return None
+            if box.refusal is not None:
+                return f"{self.host!r} cannot send to {peer!r}: {box.refusal}"
+        return self._hindrance() or _ADVICE[self.deployment.clock]
 
     def _halted(self) -> bool:
         return self._hindrance() is not None

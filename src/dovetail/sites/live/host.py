@@ -51,6 +51,7 @@ class Part:
             status["links"][peer] |= {
                 "connected": link.connected,
                 "error": link.error,
+                "refused": link.refused,
                 "calls": link.calls,
                 "resent": link.resent,
             }

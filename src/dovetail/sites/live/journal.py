@@ -21,7 +21,7 @@ from dovetail.errors import StateMismatchError
 from dovetail.sites.live.events import Event
 from dovetail.sites.live.records import RecordFile, opened_whole, scan, sync_directory, whole
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Journal:

@@ -1,5 +1,6 @@
 """What a host takes and keeps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import ArgumentError, SiteRefusedError
@@ -21,6 +22,18 @@ class Limits:
     def __post_init__(self) -> None:
         if min(value for name, value in vars(self).items() if name.endswith("_bytes")) < 1:
             raise ArgumentError(f"limits of a site must be 1 byte or more: {self}")
+
+    def hindrance(self, unacknowledged: Mapping[str, int], results: int) -> str | None:
+        """Why no interval may be begun now: bytes that wait, by host, and of results."""
+        for peer, nbytes in unacknowledged.items():
+            if nbytes > self.outbox_bytes:
+                return f"{nbytes:,} bytes to {peer!r} are not acknowledged (outbox_bytes)"
+        if results > self.result_bytes:
+            return (
+                f"{results:,} bytes of results wait to be read and trimmed, more than "
+                f"{self.result_bytes:,} (result_bytes)"
+            )
+        return None
 
     def check_state(self, nbytes: int) -> None:
         if nbytes > self.state_bytes:

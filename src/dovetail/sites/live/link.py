@@ -13,7 +13,12 @@ import time
 
 from pyarrow import flight
 
-from dovetail.errors import DovetailError, SiteUnavailableError
+from dovetail.errors import (
+    DovetailError,
+    SiteAccessError,
+    SiteRefusedError,
+    SiteUnavailableError,
+)
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.faults import asking
@@ -28,6 +33,7 @@ _IDLE_SECONDS = 0.5
 _BEAT_SECONDS = 1.0  # a link that has nothing to send is tried so often, where delays matter
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts
 _STOP_SECONDS = 2.0  # a call that takes longer is left to itself
+_ADVICE = " (all sites of a query need the same token, and TLS or not)"
 
 
 class CallSize:
@@ -82,6 +88,11 @@ class Link:
     def connected(self) -> bool:
         return self._client is not None and self.error is None
 
+    @property
+    def refused(self) -> bool:
+        """Whether the other end will not take it, however often it is tried."""
+        return self._outbox.refusal is not None
+
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
@@ -100,9 +111,12 @@ class Link:
     def _report(self, error: Exception) -> None:
         """Say it once, not with every attempt."""
         text = str(error) if isinstance(error, DovetailError) else repr(error)
-        if self.error is None:
+        if isinstance(error, SiteAccessError):
+            text += _ADVICE
+        refusal = text if isinstance(error, SiteAccessError | SiteRefusedError) else None
+        if self.error is None or (refusal and not self.refused):
             _log.warning("%s cannot send to %s: %s", self._driver.host, self.peer, text)
-        self.error = text
+        self.error, self._outbox.refusal = text, refusal
 
     def _exchange(self) -> None:
         """Send what is ready and take the answer, once."""
@@ -118,7 +132,7 @@ class Link:
             self._call(address, [])
             if self.error is not None:
                 _log.info("%s can send to %s again", self._driver.host, self.peer)
-            self.error = None
+            self.error = self._outbox.refusal = None
         posted = self._outbox.take(self._size.nbytes, _IDLE_SECONDS)
         begin = time.monotonic()
         if posted:

@@ -4,7 +4,8 @@ It does no I/O and reads no clock; whatever it is to know of the time is in its 
 events give the same messages and results, under the same numbers, in whichever process. It can be
 pickled between any two events, with all that it knows.
 
-Messages between streams of one host are delivered within the event that sent them.
+Messages between streams of one host are delivered within the event that sent them. So are results
+of the lower levels of a tree, as rows of the next (`prefixes`), when an interval is complete.
 """
 
 from collections import deque
@@ -14,28 +15,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.errors import ArgumentError
 from dovetail.sites.arrivals import Arrivals
 from dovetail.sites.live.deployment import Deployment, prices_of
+from dovetail.sites.live.ends import Ends
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.holds import Holds
-from dovetail.sites.messages import MOST_OPEN, PLANNER, Kind, Message, decode, encode
+from dovetail.sites.messages import PLANNER, Message, decode, encode
+from dovetail.sites.plan import Plan
 from dovetail.sites.planner import joint
+from dovetail.sites.prefixes import Prefix
 from dovetail.sites.query import times_of
 from dovetail.sites.replanning import Planner
 from dovetail.sites.site import Site
+from dovetail.sites.tree import TreePlan
 from dovetail.sites.virtual import Usage
 
-# whether a message is of the planner, and whether it is to it; of others it is neither
-_PLANNERS_END = {
-    Kind.STATISTICS: (False, True), Kind.READY: (False, True),
-    Kind.PREPARE: (True, False), Kind.COMMIT: (True, False),
-}  # fmt: skip
-# of each of these sets of parts, a message must have one
-_PARTS = {
-    Kind.PROBE: [{"probe", "rows", "refs"}], Kind.KEYS: [{"keys", "bloom"}],
-    Kind.PREPARE: [{"plan"}], Kind.PASSED: [{"passed"}],
-}  # fmt: skip
 Pair = tuple[int, int]  #: the batch and the part of a put
 
 
@@ -59,6 +53,17 @@ class Feed:
     newest: dict[str, int] = field(default_factory=dict)  #: the time of its newest row
 
 
+@dataclass
+class LevelNetwork:
+    """The network of the sites of one level."""
+
+    machine: "Machine"
+    index: int
+
+    def send(self, message: Message) -> None:
+        self.machine.send(self.machine.ends.numbered(message, self.index))
+
+
 class Machine:
     """The sites of one host."""
 
@@ -68,13 +73,22 @@ class Machine:
         query = deployment.query
         first = deployment.first_interval
         self.names = deployment.streams_of(host)
+        self.ends = Ends(deployment.levels, deployment.hosts[0])
         self.sites = {
-            name: Site(
-                name, deployment.plan, self, self._emit, heartbeats=deployment.heartbeats,
-                first_interval=first, statistics_every=deployment.replan_every,
+            stream.name: Site(
+                stream.name, level.plan, LevelNetwork(self, index), partial(self._joined, index),
+                heartbeats=deployment.heartbeats, first_interval=first,
+                statistics_every=deployment.replan_every, wait=level.wait,
             )
-            for name in self.names
+            for index, level in enumerate(deployment.levels)
+            for stream in level.query.streams
+            if stream.site == host
         }  # fmt: skip
+        self.prefixes = {
+            index: Prefix(self.sites[level.home], self.sites[level.name], deployment.heartbeats)
+            for index, level in enumerate(deployment.levels[:-1])
+            if level.name in self.sites
+        }
         self.feeds = {
             name: Feed(Arrivals(query.stream(name), query, first), first, query.boundary(first - 1))
             for name in self.names
@@ -88,13 +102,12 @@ class Machine:
         self.result_count = 0
         self.result_rows = 0
         self.planner = self._make_planner() if host == deployment.hosts[0] else None
-        self._hosts = [stream.site for stream in query.streams]
         self._local: deque[Message] = deque()
         self._outputs = Outputs()
 
     def _make_planner(self) -> Planner | None:
         deployment = self.deployment
-        if not deployment.replan_every:
+        if not (deployment.replan_every and isinstance(deployment.plan, Plan)):
             return None
         prices = prices_of(deployment.shapes, deployment.units(1.0))
         choose = partial(joint, algorithms=deployment.algorithms)
@@ -117,7 +130,9 @@ class Machine:
                 feed.next_interval += 1
                 self.sites[facts["stream"]].tick(feed.next_interval - 1, rows, now)
             case What.ADVANCE:
-                for site in self.sites.values():
+                for site in self.sites.values():  # those of lower levels first
+                    if self.prefixes:
+                        self._settle(now)
                     site.advance(now)
             case What.DELTA:
                 self.delta = facts["delta"]
@@ -125,8 +140,32 @@ class Machine:
                     site.delta = self.delta
                 if self.planner is not None:
                     self.planner.delta = self.delta
-        while self._local:
-            self._deliver(self._local.popleft(), now)
+        # by delta an interval is complete when all messages that have come are in, not before
+        self._settle(now, hand_on=self.deployment.heartbeats or event.what is What.ADVANCE)
+
+    def _settle(self, now: int, hand_on: bool = True) -> None:
+        """Do all that follows here: deliver, hand on what levels are done with, report."""
+        while self._local or (hand_on and self._hand_on(now)) or self._report():
+            while self._local:
+                self._deliver(self._local.popleft(), now)
+
+    def _hand_on(self, now: int) -> bool:
+        for prefix in self.prefixes.values():
+            held_up = self._held_up(prefix.upper.name, prefix.next_interval)
+            if prefix.is_complete(now) and not held_up:
+                prefix.hand_on(now)
+                return True
+        return False
+
+    def _report(self) -> bool:
+        """Sites report when an interval ends; those that may let none end do so at once.
+
+        Else they could wait for each other: they may go on when they have heard of others.
+        """
+        intervals = {name: feed.next_interval for name, feed in self.feeds.items()}
+        intervals |= {p.upper.name: p.next_interval for p in self.prefixes.values()}
+        held_up = [name for name, interval in intervals.items() if self._held_up(name, interval)]
+        return any(self.sites[name].report() for name in held_up)
 
     def take(self) -> Outputs:
         """What has come out, once."""
@@ -155,11 +194,22 @@ class Machine:
 
     def _deliver(self, message: Message, now: int) -> None:
         receiver = message.header.receiver
-        if receiver == PLANNER:
-            if self.planner is not None:
-                self.planner.receive(message, now)
-        else:
-            self.sites[self.deployment.query.names[receiver]].receive(message, now)
+        if receiver != PLANNER:
+            self.sites[self.ends.stream(receiver).name].receive(self.ends.as_sent(message), now)
+        elif self.planner is not None:
+            self.planner.receive(message, now)
+
+    def _joined(self, index: int, interval: int, rows: pa.RecordBatch) -> None:
+        """Results of a level: of the query, or rows of the level above."""
+        plan = self.deployment.plan
+        if isinstance(plan, TreePlan):
+            rows = plan.rows_of(plan.levels[index], rows)
+            if index in self.prefixes:
+                self.prefixes[index].take(interval, rows)
+                return
+            rows = plan.results_of(rows)
+        if rows.num_rows:
+            self._emit(interval, rows)
 
     def _emit(self, interval: int, rows: pa.RecordBatch) -> None:
         self.result_count += 1
@@ -167,8 +217,8 @@ class Machine:
         self._outputs.results.append((self.result_count, interval, rows))
 
     def send(self, message: Message) -> None:
-        """The network of the sites here."""
-        host = self._host_of(message.header.receiver)
+        """To a stream or the planner, by the numbers of `ends`."""
+        host = self.ends.host(message.header.receiver)
         if host == self.host:
             self._local.append(message)
             return
@@ -177,9 +227,6 @@ class Machine:
         body = encode(message)
         self.wire_bytes[host] += len(body)
         self._outputs.messages.append((host, self.sent[host], body))
-
-    def _host_of(self, rank: int) -> str:
-        return self._hosts[rank] if rank != PLANNER else self.deployment.hosts[0]
 
     # --- what is asked of it --------------------------------------------------------------------
 
@@ -206,7 +253,7 @@ class Machine:
 
     def is_behind(self, name: str, now: int) -> bool:
         """Whether an interval of a stream is over, by the wall clock, that has not been ended."""
-        return now >= self.deployment.query.tick_time(self.feeds[name].next_interval)
+        return now >= self.sites[name].tick_time(self.feeds[name].next_interval)
 
     def awaited(self, holds: Holds) -> set[tuple[str, str]]:
         """Streams and producers without whose rows the next interval cannot end."""
@@ -220,16 +267,19 @@ class Machine:
         return found
 
     def _held_up(self, name: str, interval: int) -> bool:
-        """Whether a stream is too far ahead of what all are done with."""
-        ahead = self.deployment.ahead
-        return self.deployment.heartbeats and interval - self.sites[name].settled > ahead
+        """Whether a stream is too far ahead of what all are done with, also a level above it."""
+        if not self.deployment.heartbeats:
+            return False
+        site = self.sites[name]
+        above = (prefix.upper for prefix in self.prefixes.values() if prefix.lower is site)
+        return interval - min(s.settled for s in (site, *above)) > self.deployment.ahead
 
     def next_time(self, after: int) -> int | None:
         """When something will have to happen by the wall clock alone, later than this."""
-        times = [due for site in self.sites.values() if (due := site.due()) is not None]
+        times = self._dues()
         if self.deployment.clock == "wall":
             times += [
-                self.deployment.query.tick_time(feed.next_interval)
+                self.sites[name].tick_time(feed.next_interval)
                 for name, feed in self.feeds.items()
                 if not (self._held_up(name, feed.next_interval) or self.is_behind(name, after))
             ]
@@ -237,9 +287,13 @@ class Machine:
 
     def is_due(self, now: int) -> bool:
         """Whether a site waits for a time that has come."""
-        return any(
-            due is not None and due <= now for due in (site.due() for site in self.sites.values())
-        )
+        return any(due <= now for due in self._dues())
+
+    def _dues(self) -> list[int]:
+        return [due for one in self._all() if (due := one.due()) is not None]
+
+    def _all(self) -> list[Site | Prefix]:
+        return [*self.sites.values(), *self.prefixes.values()]
 
     def event_time(self) -> int:
         """The time that the streams here have reached, where rows make the time."""
@@ -249,7 +303,7 @@ class Machine:
     @property
     def nbytes(self) -> int:
         """What the sites here keep: rows, what finds them, and what is on its way."""
-        return sum(site.nbytes for site in self.sites.values())
+        return sum(one.nbytes for one in self._all())
 
     def waiting_bytes(self) -> int:
         """Rows that wait for their interval to end."""
@@ -257,63 +311,28 @@ class Machine:
 
     def check_message(self, peer: str, message: Message) -> None:
         """Refuse what the sites here could not take, before it is in the journal."""
-        header = message.header
-        count = len(self._hosts)
-        if not (PLANNER <= header.sender < count and PLANNER <= header.receiver < count):
-            raise ArgumentError(f"a message between streams that are not there: {header}")
-        if self._host_of(header.receiver) != self.host or self._host_of(header.sender) != peer:
-            raise ArgumentError(
-                f"a message of {peer!r} to {self.host!r} is between streams elsewhere: {header}"
-            )
-        ends = header.sender == PLANNER, header.receiver == PLANNER
-        if ends != _PLANNERS_END.get(header.kind, (False, False)):
-            raise ArgumentError(f"a message of a kind that does not go this way: {header}")
-        if missing := [n for n in _PARTS.get(header.kind, ()) if not n & set(message.parts)]:
-            raise ArgumentError(f"a message without {' or '.join(sorted(missing[0]))}: {header}")
-        steps = MOST_OPEN + 1 if header.kind == Kind.UPDATE else max(1, count - 1)
-        if not (0 <= header.head < count and 0 <= header.step < steps):
-            raise ArgumentError(f"a message of a step that no plan has: {header}")
-        if "rows" in message.parts:
-            self._check_columns(message.parts["rows"].schema, {header.sender})
-        if "probe" in message.parts:
-            found = message.parts["probe"].schema
-            names = self.deployment.query.names
-            parts = {name.partition(".")[0] for name in found.names}
-            joined = {rank for rank, name in enumerate(names) if name in parts}
-            if header.head not in joined or len(joined) != header.step + 1:
-                raise ArgumentError(
-                    f"a message with rows of {', '.join(sorted(parts))} for step {header.step} of "
-                    f"{names[header.head]!r}"
-                )
-            self._check_columns(found, joined)
-
-    def _check_columns(self, found: pa.Schema, ranks: set[int]) -> None:
-        """Rows must have the columns of these streams, in whichever order the streams are."""
-        streams = [self.deployment.query.streams[rank] for rank in ranks if rank != PLANNER]
-        wanted = pa.schema([field for stream in streams for field in stream.qualified])
-        fields = ({(field.name, field.type) for field in schema} for schema in (wanted, found))
-        if len(found) != len(wanted) or next(fields) != next(fields):
-            raise ArgumentError(
-                f"a message with rows of {found.names} ({found.types}), but stream "
-                f"{' and '.join(repr(s.name) for s in streams)} has {wanted.names} ({wanted.types})"
-            )
+        self.ends.check(peer, self.host, message)
 
     def facts(self) -> dict[str, Any]:
-        """How far it has come, as JSON has it."""
+        """How far it has come, as JSON has it. What a tree has joined is a stream as any other."""
+        rows = {name: feed.rows for name, feed in self.feeds.items()}
+        rows |= {prefix.upper.name: prefix.rows for prefix in self.prefixes.values()}
+        late = {name: feed.arrivals.late for name, feed in self.feeds.items()}
         streams = {
             name: {
                 "ticked": site.ticked,
                 "settled": site.settled,
-                "late": self.feeds[name].arrivals.late,
+                "late": late.get(name, 0),
                 "late_messages": site.late,
-                "rows": self.feeds[name].rows,
+                "rows": rows[name],
                 "window_rows": len(site.window),
                 "kept_bytes": site.nbytes,
                 "delta": site.delta,
             }
             for name, site in self.sites.items()
         }
-        first = self.sites[self.names[0]]
+        first, plan = self.sites[self.names[0]], self.deployment.plan
+        newest = first.schedule.newest if isinstance(plan, Plan) else plan
         return {
             "streams": streams,
             "links": {
@@ -322,7 +341,7 @@ class Machine:
             },
             "result_count": self.result_count,
             "result_rows": self.result_rows,
-            "plan": first.schedule.newest.to_json(),
+            "plan": newest.to_json(),
             "changes": [n for n, _ in self.planner.changes] if self.planner else [],
         }
 

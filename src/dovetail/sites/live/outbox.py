@@ -30,6 +30,7 @@ class Outbox:
         self.acknowledged = 0  #: all up to this number have been taken in at the other end
         self.last = 0  #: the number of the newest message
         self.nbytes = 0
+        self.refusal: str | None = None  #: why the other end does not take them, nor will later
         self.shape = shape
         self._clock = clock
         self._waiting: deque[Posted] = deque()

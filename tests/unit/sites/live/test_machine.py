@@ -22,6 +22,7 @@ from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine, rows_bytes
 from dovetail.sites.messages import column, decode, encode
 from dovetail.sites.planner import joint
+from dovetail.testing.site_hosts import VirtualHosts
 from dovetail.testing.sites import counted, window_join
 
 INTERVALS = 10
@@ -105,6 +106,18 @@ def test_machine_when_ahead_or_halted_then_begins_no_interval(pair: tuple[Query,
     while (found := machine.next_tick(0, halted=False)) is not None:
         machine.apply(Event(What.TICK, found[1], {"stream": found[0]}))
     assert machine.sites["A"].ticked == 3
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_machines_when_messages_take_longer_than_they_may_be_ahead_then_none_waits_for_ever(
+    algorithm: Algorithm, pair: tuple[Query, Streams]
+) -> None:
+    query, streams = pair
+    deployment = deployed(query, algorithm, clock="wall", ahead=2)
+    hosts = VirtualHosts(deployment, lambda: 5 * query.tau)
+    hosts.run(streams, INTERVALS)
+    answer = window_join(query, streams, INTERVALS)
+    assert {n: hosts.results.get(n, Counter()) for n in answer} == answer
 
 
 def test_machine_when_a_message_does_not_fit_the_query_then_refuses_it(

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.fuzz
 
 CASES = settings.default.max_examples // 2  #: of each pace; many more under `make fuzz`
 TAU, INTERVALS = 10, 6
+SIMPLE = (Algorithm.SP_S, Algorithm.SP_D)
 SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
 
 
@@ -36,9 +37,11 @@ class Case:
     streams: int = 3
     graph: str = "chain"
     columns: tuple[str, ...] = ("a",)
+    algorithms: tuple[Algorithm, ...] = tuple(Algorithm)
     hosts: int = 0  #: that the streams share, in turn; 0: each has its own
     heartbeats: bool = True
     delta: int = 7
+    grain: int = 1  #: how often hosts look at the clock
     slow: bool = False  #: messages take up to four times delta
     ahead: int = 32
     kills: bool = False
@@ -57,6 +60,11 @@ class Case:
         on = tuple(topology(self.graph, names, self.columns))
         return Query(streams, on, TAU, self.delta, int(rng.integers(0, TAU)))
 
+    def latency(self, rng: np.random.Generator) -> int:
+        """What is left of delta when a host has looked at the clock late; or more."""
+        longest = 4 * self.delta if self.slow else max(0, self.delta - self.grain + 1)
+        return self.grain * int(rng.integers(0, longest // self.grain + 1))
+
     def batch(self, rng: np.random.Generator) -> pa.RecordBatch:
         count = rng.poisson(self.rows)
         keys = rng.integers(0, self.domain, count)
@@ -73,12 +81,11 @@ def check(case: Case) -> Counter[str]:
     rng = np.random.default_rng(case.seed)
     query = case.query(rng)
     streams = {name: case.batch(rng) for name in query.names}
-    plan = random_tree(query, rng, tuple(Algorithm))
+    plan = random_tree(query, rng, case.algorithms)
     addresses = {stream.site: "grpc://127.0.0.1:1" for stream in query.streams}
     deployment = Deployment("q", plan, addresses, heartbeats=case.heartbeats, ahead=case.ahead)
-    longest = (4 if case.slow else 1) * case.delta
     hosts = VirtualHosts(
-        deployment, lambda: int(rng.integers(0, longest + 1)), rng if case.kills else None
+        deployment, lambda: case.latency(rng), grain=case.grain, kills=rng if case.kills else None
     )
     hosts.run(streams, INTERVALS)
     answer = window_join(query, streams, INTERVALS)
@@ -104,15 +111,24 @@ def cases(heartbeats: bool) -> st.SearchStrategy[Case]:
         streams=st.sampled_from([2, 3, 3, 4]),
         graph=st.sampled_from(["chain", "star", "cycle", "full"]),
         columns=st.sampled_from([("a",), ("b",), ("a", "b")]),
+        algorithms=st.sampled_from([tuple(Algorithm), SIMPLE]),
         hosts=st.sampled_from([0, 0, 1, 2]),
         heartbeats=st.just(heartbeats),
         delta=st.sampled_from([0, 4, 13]),
+        grain=st.sampled_from([1, 1, 4]),
         slow=st.booleans() if heartbeats else st.just(False),
         ahead=st.sampled_from([2, 32]),
         kills=st.booleans(),
         domain=st.sampled_from([3, 8]),
     )
-    return drawn.map(lambda c: replace(c, rows=12) if c.streams == 4 or c.columns == ("b",) else c)
+    return drawn.map(_possible)
+
+
+def _possible(case: Case) -> Case:
+    """Few results where many rows match; and hosts that keep to delta."""
+    if case.streams == 4 or case.columns == ("b",):
+        case = replace(case, rows=12)
+    return replace(case, grain=1) if case.grain > case.delta else case
 
 
 @pytest.mark.parametrize("heartbeats", [True, False])

@@ -2,8 +2,9 @@
 
 A machine gets its events in the order in which a driver lets them happen: at one moment the ends of
 intervals, then messages, then what waits for the time. All that a driver adds is left out, so a run
-of a few hundred rows takes milliseconds. With `kills`, a host is now and then made anew from its
-last snapshot and the events since, and has to send and emit the very same.
+of a few hundred rows takes milliseconds. Hosts look at the clock every `grain` units, so that they
+do several things late and at once, as real ones do. With `kills`, a host is now and then made anew
+from its last snapshot and the events since, and has to send and emit the very same.
 """
 
 import heapq
@@ -32,7 +33,7 @@ class VirtualHosts:
     """All machines of a deployment whose intervals the wall clock ends, and a clock for them."""
 
     def __init__(
-        self, deployment: Deployment, latency: Callable[[], int],
+        self, deployment: Deployment, latency: Callable[[], int], *, grain: int = 1,
         kills: np.random.Generator | None = None,
     ) -> None:  # fmt: skip
         self.deployment = deployment
@@ -41,6 +42,7 @@ class VirtualHosts:
         self.killed = 0
         self.now = 0
         self._latency = latency
+        self._grain = grain
         self._kills = kills
         self._journals: dict[str, tuple[bytes, list[Event]]] = {}
         self._queue: list[tuple[int, int, str, Event]] = []
@@ -71,7 +73,7 @@ class VirtualHosts:
             times.append(self.now)  # a host was too far ahead until just now
         known = [time for time in times if time is not None]
         assert known, f"all hosts wait for each other, at {self.now}"
-        self.now = max(self.now, min(known))
+        self.now = max(self.now, -(-min(known) // self._grain) * self._grain)
         for host in self.machines:
             while (found := self.machines[host].next_tick(self.now, halted=False)) is not None:
                 self._happen(host, Event(What.TICK, found[1], {"stream": found[0]}))

@@ -9,6 +9,7 @@ of the lower levels of a tree, as rows of the next (`prefixes`), when an interva
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -130,27 +131,27 @@ class Machine:
                 feed.next_interval += 1
                 self.sites[facts["stream"]].tick(feed.next_interval - 1, rows, now)
             case What.ADVANCE:
-                for site in self.sites.values():  # those of lower levels first
-                    if self.prefixes:
-                        self._settle(now)
-                    site.advance(now)
+                for index, level in enumerate(self.deployment.levels):
+                    for site in (self.sites[n] for n in level.query.names if n in self.sites):
+                        site.advance(now)
+                    self._settle(now, [index])  # for the next to take up
             case What.DELTA:
                 self.delta = facts["delta"]
                 for site in self.sites.values():
                     site.delta = self.delta
                 if self.planner is not None:
                     self.planner.delta = self.delta
-        # by delta an interval is complete when all messages that have come are in, not before
-        self._settle(now, hand_on=self.deployment.heartbeats or event.what is What.ADVANCE)
+        # by delta a level is done with an interval when it has advanced, and not before
+        self._settle(now, self.prefixes if self.deployment.heartbeats else ())
 
-    def _settle(self, now: int, hand_on: bool = True) -> None:
-        """Do all that follows here: deliver, hand on what levels are done with, report."""
-        while self._local or (hand_on and self._hand_on(now)) or self._report():
+    def _settle(self, now: int, levels: Iterable[int]) -> None:
+        """Do all that follows here: deliver, hand on what these levels are done with, report."""
+        while self._local or self._hand_on(now, levels) or self._report():
             while self._local:
                 self._deliver(self._local.popleft(), now)
 
-    def _hand_on(self, now: int) -> bool:
-        for prefix in self.prefixes.values():
+    def _hand_on(self, now: int, levels: Iterable[int]) -> bool:
+        for prefix in (self.prefixes[index] for index in levels if index in self.prefixes):
             held_up = self._held_up(prefix.upper.name, prefix.next_interval)
             if prefix.is_complete(now) and not held_up:
                 prefix.hand_on(now)

@@ -322,6 +322,39 @@ def test_source_when_restarted_after_a_failure_then_reads_the_same_rows_again(
     assert found.total() > 100
 
 
+def test_sites_when_killed_while_spark_publishes_and_reads_then_results_are_exact(
+    running: Running,
+) -> None:
+    bench, sides, often = running.bench, ("left", "right"), {"processingTime": "0 seconds"}
+
+    def write(part: int) -> None:
+        for seed, side in enumerate(sides):
+            table = rows(3 * seed + part, 120, 20 * part, 20, disorder=2 * SECOND)
+            write_in_order(bench, side, table, files=2)
+
+    def taken_in() -> int:
+        failed = [query.exception() for query in queries if query.exception() is not None]
+        assert not failed, failed
+        return min(map(running.taken_in, sides))
+
+    write(0)
+    queries: list[Any] = [bench.start(running.source(maxResultsPerTrigger=8), **often)]
+    frames = {side: late_by(bench.stream(side), 3) for side in sides}
+    queries += [running.publish(side, frame, trigger=often) for side, frame in frames.items()]
+    for part, host in ((1, "h0"), (2, "h1")):
+        until_true(lambda part=part: taken_in() > 120 * (part - 1), 300, "no row comes in")
+        write(part)
+        running.sites.kill(host)  # SIGKILL, while these rows are put and results are read
+        running.clients[host].wait_until_there(300)
+    until_true(lambda: taken_in() == 360, 300, "not all rows come in")
+    running.finish()
+    queries[0].processAllAvailable()
+    assert taken_in() == 360
+    found = bench.results()
+    assert pairs(found) == running.expected()
+    assert found.count() > 100
+
+
 def test_source_when_the_checkpoint_is_ahead_of_the_sites_then_says_so(running: Running) -> None:
     settings = Settings(
         running.sites.address("h0"), running.name, running.access, None, True, timeout=5

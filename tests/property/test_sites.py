@@ -5,9 +5,11 @@ case's seed. So a case is repeated by its printed value alone: one that ever fai
 `FAILED_BEFORE`.
 """
 
+import itertools
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +30,10 @@ from dovetail.testing.sites import counted, window_join
 
 pytestmark = pytest.mark.fuzz
 
-CASES = 4 * settings.default.max_examples  #: of each test; many more under `make fuzz`
+PACES = (False, True)  #: by delta, by heartbeats
+AT_LEAST = 1_000  #: cases of the first test in every run of the tests, of both paces together
+#: of each test; many more under `make fuzz`
+CASES = max(AT_LEAST // len(PACES), 4 * settings.default.max_examples)
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +179,7 @@ class Arriving:
         return np.asarray(self.rows.column("ts"))
 
 
-def check(case: Case, make: type[Simulation] = Simulation) -> Counter[str]:
+def check(case: Case, make: type[Simulation] = Simulation) -> Counter[Any]:
     """Run a case and compare every interval with the answer; returns what happened."""
     rng = np.random.default_rng(case.seed)
     query = case.query(rng)
@@ -216,7 +221,7 @@ def check(case: Case, make: type[Simulation] = Simulation) -> Counter[str]:
         out_of_order=sum(rows.out_of_order for rows in streams.values()),
     )
     used = {step.algorithm.value for step in plan.steps()}
-    happened.update([case.graph, case.window, case.delays, *used])
+    happened.update(itertools.product(used, [case.graph], [case.window], [case.delays]))
     happened["shared hosts"] += 0 < case.hosts < case.streams
     return happened
 
@@ -249,7 +254,11 @@ def cases(
 
 
 def _kept_small(case: Case) -> Case:
-    """Cases whose results would be too many to count one by one have more keys."""
+    """Cases whose results would be too many to count one by one have more keys.
+
+    And the rows of the two paces differ, which by themselves are drawn the same.
+    """
+    case = replace(case, seed=2 * case.seed + case.heartbeats)
     if case.streams == 4:
         return replace(case, rows=min(case.rows, 3), domain=max(case.domain, 5))
     return case
@@ -279,11 +288,11 @@ FAILED_BEFORE = [
 ]
 
 
-@pytest.mark.parametrize("heartbeats", [False, True])
+@pytest.mark.parametrize("heartbeats", PACES)
 def test_sites_when_delays_stay_within_delta_then_emit_what_one_place_would(
     heartbeats: bool,
 ) -> None:
-    happened: Counter[str] = Counter()
+    happened: Counter[Any] = Counter()
 
     @settings(max_examples=CASES)
     @given(cases(tuple(Algorithm), heartbeats))
@@ -292,14 +301,22 @@ def test_sites_when_delays_stay_within_delta_then_emit_what_one_place_would(
 
     run()
     assert happened["cases"] >= CASES
+    assert len(PACES) * CASES >= AT_LEAST
     assert happened["results"] > 10_000
     assert happened["rows_sent"] > 10_000
     assert happened["out_of_order"] > 1_000
-    for kind in (*GRAPHS, *WINDOWS, *DELAYS, *(a.value for a in Algorithm), "shared hosts"):
-        assert happened[kind] > CASES // 10, f"hardly a case with {kind}: {happened}"
+    assert happened["shared hosts"] > CASES // 10
+    # every algorithm with every graph, window and delay, and these with each other
+    kinds = {key: count for key, count in happened.items() if isinstance(key, tuple)}
+    values = (tuple(a.value for a in Algorithm), GRAPHS, WINDOWS, DELAYS)
+    for one, other in itertools.combinations(range(len(values)), 2):
+        for pair in itertools.product(values[one], values[other]):
+            count = sum(n for kind, n in kinds.items() if (kind[one], kind[other]) == pair)
+            assert count > CASES // 100, f"hardly a case with {pair}: {count}"
+    assert len(kinds) > math.prod(map(len, values)) * 2 // 3
 
 
-@pytest.mark.parametrize("heartbeats", [False, True])
+@pytest.mark.parametrize("heartbeats", PACES)
 def test_sites_when_plans_change_and_messages_are_slow_then_emit_what_one_place_would(
     heartbeats: bool,
 ) -> None:

@@ -107,11 +107,11 @@ class Running:
         first, end = np.searchsorted(times, [(interval - 1) * tau, interval * tau])
         return rows.slice(first, end - first)
 
-    def put(self, stream: str, interval: int) -> Any:
+    def put(self, stream: str, interval: int, timeout: float = 180) -> Any:
         """The rows of an interval, and that they are all."""
         return self.client_of(stream).put(
             self.name, stream, self.rows_of(stream, interval), producer="test", batch=interval,
-            until=self.deployment.query.boundary(interval),
+            until=self.deployment.query.boundary(interval), timeout=timeout,
         )  # fmt: skip
 
     def feed(self, first: int, last: int, *, without: str = "") -> None:
@@ -126,7 +126,7 @@ class Running:
         assert [status.error for status in statuses] == [None] * len(statuses)
         return min(s.settled for status in statuses for s in status.streams.values())
 
-    def drain(self, seconds: float = 60) -> None:
+    def drain(self, seconds: float = 180) -> None:
         """Let time pass until all results of all intervals are there."""
         deadline = time.monotonic() + seconds
         beyond = self.intervals

@@ -318,6 +318,10 @@ def test_inputs_when_an_outbox_is_full_then_wait(tmp_path, fleet, run) -> None:
         put_all()
     held = max(box.nbytes for box in driver.outboxes.values())
     assert 3000 < held < 12000
+    peer = next(iter(driver.outboxes))
+    driver.outboxes[peer].refusal = "the token is wrong"  # as its link would have it
+    with pytest.raises(SiteUnavailableError, match=f"cannot send to '{peer}': the token is wrong"):
+        put_one(9, batches[0], 0.1)
     for box in driver.outboxes.values():
         box.acknowledge(box.last)
     driver.wake()

@@ -12,7 +12,7 @@ from pathlib import Path
 from dovetail.errors import SiteError
 from dovetail.sites.live.access import Access
 
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0  # a process that has ended is noticed at once
 
 
 @dataclass

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from dovetail.sites import rows
 from dovetail.sites.costs import Prices
 from dovetail.sites.messages import Kind, Message
-from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
+from dovetail.sites.plan import PAPER, Algorithm
 from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.replanning import Planner
 from dovetail.sites.virtual import Simulation
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
 from dovetail.testing.shipping import Shipped
+from dovetail.testing.site_hosts import random_plan
 from dovetail.testing.sites import counted, window_join
 
 pytestmark = pytest.mark.fuzz
@@ -122,19 +123,6 @@ class Case:
         order = np.argsort(moments, kind="stable")
         return Arriving(rows.take(pa.array(order)), moments[order])
 
-    def plan(self, query: Query, rng: np.random.Generator) -> Plan:
-        sequences = {}
-        for head in query.names:
-            done, steps = [head], []
-            while len(done) < len(query.names):
-                open_ = [n for n in query.names if n not in done and query.key(done, n)]
-                name = str(rng.choice(open_))
-                algorithm = self.algorithms[rng.integers(len(self.algorithms))]
-                steps.append(Step(name, algorithm))
-                done.append(name)
-            sequences[head] = steps
-        return Plan(query, sequences)
-
     def latency(self, query: Query, rng: np.random.Generator):
         links: dict[tuple[int, int], int] = {}
 
@@ -184,7 +172,7 @@ def check(case: Case, make: type[Simulation] = Simulation) -> Counter[Any]:
     rng = np.random.default_rng(case.seed)
     query = case.query(rng)
     batches = {name: case.batch(rng) for name in query.names}
-    plan = case.plan(query, rng)
+    plan = random_plan(query, rng, case.algorithms)
     streams = {name: case.arrivals(query, rng, rows) for name, rows in batches.items()}
     simulation = make(
         plan, case.latency(query, rng), heartbeats=case.heartbeats, on_wire=case.on_wire
@@ -200,7 +188,7 @@ def check(case: Case, make: type[Simulation] = Simulation) -> Counter[Any]:
         simulation.offer({name: rows.between(before, come) for name, rows in streams.items()})
         simulation.step()
         if case.change_every and interval % case.change_every == 0:
-            planner.change(case.plan(query, rng), simulation.network.now)
+            planner.change(random_plan(query, rng, case.algorithms), simulation.network.now)
     simulation.drain()
     ordered = {name: rows.ordered for name, rows in streams.items()}
     answer = window_join(query, ordered, case.intervals)

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.sites import CountWindow, Plan, Query, Step, Stream, TimeWindow, topology
+from dovetail.sites import CountWindow, Query, Stream, TimeWindow, topology
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
 from dovetail.sites.plan import PAPER, Algorithm
-from dovetail.testing.site_hosts import random_tree
+from dovetail.testing.site_hosts import random_plan, random_tree
 from dovetail.testing.sites import counted, window_join
 
 HOSTS = ("h0", "h1", "h2")
@@ -41,19 +41,6 @@ def random_query(seed: int, hosts: tuple[str, ...] = HOSTS, *, by_time: bool = F
         for i, (name, window) in enumerate(zip(names, windows, strict=True))
     )
     return Query(streams, tuple(topology(graph, names, columns)), tau=10, delta=5)
-
-
-def random_plan(query: Query, algorithms: tuple[Algorithm, ...], rng: np.random.Generator) -> Plan:
-    sequences = {}
-    for head in query.names:
-        done, steps = [head], []
-        while len(done) < len(query.names):
-            open_ = [n for n in query.names if n not in done and query.key(done, n)]
-            name = str(rng.choice(open_))
-            steps.append(Step(name, algorithms[rng.integers(len(algorithms))]))
-            done.append(name)
-        sequences[head] = steps
-    return Plan(query, sequences)
 
 
 def random_streams(
@@ -212,7 +199,7 @@ def run() -> Iterator[Callable[..., Running]]:
         name = f"{'tree' if tree else 'q'}{seed}-{'-'.join(algorithms[:2])}"
         settings = {"clock": "rows", **settings}
         rng = np.random.default_rng([seed, 1])
-        plan = random_tree(query, rng) if tree else random_plan(query, algorithms, rng)
+        plan = random_tree(query, rng) if tree else random_plan(query, rng, algorithms)
         deployment = Deployment(name, plan, addresses, **settings)
         streams = random_streams(query, intervals, seed, rows)
         started.append(Running(sites, deployment, streams, intervals))

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import pickle
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.machine import Machine, Outputs, rows_bytes
-from dovetail.sites.plan import PAPER, Algorithm
+from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
 from dovetail.sites.query import Query
 from dovetail.sites.site import Site
 from dovetail.sites.tree import TreeJoin, TreePlan
@@ -125,7 +125,7 @@ class VirtualHosts:
 
 
 def random_tree(
-    query: Query, rng: np.random.Generator, algorithms: tuple[Algorithm, ...] = PAPER
+    query: Query, rng: np.random.Generator, algorithms: Sequence[Algorithm] = PAPER
 ) -> TreePlan:
     """A tree of any order and any algorithms that go together."""
     pairs = [(a, b) for a in algorithms for b in algorithms if a.at_source != b.at_source]
@@ -136,3 +136,19 @@ def random_tree(
         open_ = [n for n in query.names if n not in done and query.key(done, n)]
         joins.append(TreeJoin(str(rng.choice(open_)), *pairs[rng.integers(len(pairs))]))
     return TreePlan(query, first, joins)
+
+
+def random_plan(
+    query: Query, rng: np.random.Generator, algorithms: Sequence[Algorithm] = PAPER
+) -> Plan:
+    """Sequences of any order and any of these algorithms."""
+    sequences = {}
+    for head in query.names:
+        done, steps = [head], []
+        while len(done) < len(query.names):
+            open_ = [n for n in query.names if n not in done and query.key(done, n)]
+            name = str(rng.choice(open_))
+            steps.append(Step(name, algorithms[rng.integers(len(algorithms))]))
+            done.append(name)
+        sequences[head] = steps
+    return Plan(query, sequences)

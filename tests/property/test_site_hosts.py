@@ -1,6 +1,6 @@
-"""Tree plans at hosts as they are in processes: whatever the delays, what one place would emit.
+"""Hosts as they are in processes, with trees and linear plans: they emit what one place would.
 
-The rows, the tree and the delays follow from a case's seed, so that a case is repeated by its
+The rows, the plan and the delays follow from a case's seed, so that a case is repeated by its
 printed value alone.
 """
 
@@ -18,7 +18,7 @@ from dovetail.sites.plan import Algorithm
 from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.site import Site
 from dovetail.sites.windows import TimeWindow
-from dovetail.testing.site_hosts import VirtualHosts, random_tree
+from dovetail.testing.site_hosts import VirtualHosts, random_plan, random_tree
 from dovetail.testing.sites import window_join
 
 pytestmark = pytest.mark.fuzz
@@ -34,6 +34,7 @@ class Case:
     """The circumstances of one distributed join."""
 
     seed: int
+    tree: bool = True
     streams: int = 3
     graph: str = "chain"
     columns: tuple[str, ...] = ("a",)
@@ -81,7 +82,7 @@ def check(case: Case) -> Counter[str]:
     rng = np.random.default_rng(case.seed)
     query = case.query(rng)
     streams = {name: case.batch(rng) for name in query.names}
-    plan = random_tree(query, rng, case.algorithms)
+    plan = (random_tree if case.tree else random_plan)(query, rng, case.algorithms)
     addresses = {stream.site: "grpc://127.0.0.1:1" for stream in query.streams}
     deployment = Deployment("q", plan, addresses, heartbeats=case.heartbeats, ahead=case.ahead)
     hosts = VirtualHosts(
@@ -108,6 +109,7 @@ def cases(heartbeats: bool) -> st.SearchStrategy[Case]:
     drawn = st.builds(
         Case,
         seed=st.integers(0, 2**32 - 1),
+        tree=st.sampled_from([True, True, False]),
         streams=st.sampled_from([2, 3, 3, 4]),
         graph=st.sampled_from(["chain", "star", "cycle", "full"]),
         columns=st.sampled_from([("a",), ("b",), ("a", "b")]),
@@ -132,7 +134,7 @@ def _possible(case: Case) -> Case:
 
 
 @pytest.mark.parametrize("heartbeats", [True, False])
-def test_tree_when_hosts_run_it_then_emits_what_one_place_would(heartbeats: bool) -> None:
+def test_plan_when_hosts_run_it_then_emits_what_one_place_would(heartbeats: bool) -> None:
     happened: Counter[str] = Counter()
 
     @settings(max_examples=CASES)

@@ -43,16 +43,16 @@ def test_tree_when_sites_run_it_then_emits_what_one_place_would(seed: int, fleet
 
 
 def test_tree_when_sites_are_killed_then_results_are_exact(own_fleet, run) -> None:
-    running = run(own_fleet, FOUR, intervals=30, rows=8, tree=True)
+    running = run(own_fleet, FOUR, intervals=20, rows=8, tree=True)
     assert isinstance(running.deployment.plan, TreePlan)
     before: dict[Any, Any] = {}
-    for start, kill_at, host in ((1, 10, "h0"), (12, 20, "h1")):
+    for start, kill_at, host in ((1, 8, "h0"), (10, 15, "h1")):
         running.feed(start, kill_at)
         before |= running.results()
         own_fleet.kill(host)  # SIGKILL; the other goes on meanwhile
         running.feed(kill_at + 1, kill_at + 1, without=host)
         running.feed(kill_at + 1, kill_at + 1)
-    running.feed(22, 30)
+    running.feed(17, 20)
     running.drain()
     assert running.check() > 1000
     after = running.results()

@@ -148,7 +148,7 @@ def random_plan(
         while len(done) < len(query.names):
             open_ = [n for n in query.names if n not in done and query.key(done, n)]
             name = str(rng.choice(open_))
-            steps.append(Step(name, algorithms[rng.integers(len(algorithms))]))
+            steps.append(Step(name, algorithms[int(rng.integers(len(algorithms)))]))
             done.append(name)
         sequences[head] = steps
     return Plan(query, sequences)

@@ -49,7 +49,8 @@ def test_sites_when_a_link_is_cut_for_ten_intervals_then_results_are_exact(fleet
 def test_sites_when_links_are_slow_and_narrow_then_results_are_exact(fleet, run) -> None:
     hosts = fleet.hosts
     shapes = {(a, b): Shape(0.02, 50_000) for a in hosts for b in hosts if a != b}
-    running = run(fleet, 4, shapes=shapes)
+    # SP-S: nobody may go on before having heard what others are done with
+    running = run(fleet, 4, (PAPER[0],), shapes=shapes, ahead=2)
     running.feed(1, running.intervals)
     running.drain()
     assert running.check() > 0

@@ -45,8 +45,9 @@ def command(
             metavar="ROWS",
             help="Sample about this many rows of each input; 0 reads none. Of a join of files "
             f"{JOIN_SAMPLE_ROWS:,} unless told: they tell how many results come early. Of an "
-            "enrichment, they tell how wide rows and how skewed keys are. Of several inputs, all "
-            "keys are counted. File sources only.",
+            "enrichment, they tell how wide rows and how skewed keys are; unless told, only keys "
+            "are sampled, of a batch or with history. Of several inputs, all keys are counted. "
+            "File sources only.",
             show_default=False,
         ),
     ] = None,

@@ -192,12 +192,16 @@ class SemiStreamJoin(Emission):
         order = np.argsort(codes)
         yield from self._take_in(Run(codes[order], number[order], rows.take(pa.array(order))))
 
-    def _hold(self, nbytes: int) -> Iterator[pa.RecordBatch]:
+    def _hold(self, run: Run) -> Iterator[pa.RecordBatch]:
         """Reserve memory for rows that will wait; works off others until there is room."""
-        while not self._window.try_grow(nbytes):
+        while not self._window.try_grow(self._waiting_bytes(run)):
             if not self._can_make_room():
-                self._refuse(nbytes, "rows")
+                self._refuse(self._waiting_bytes(run), "rows")
             yield from self._make_room()
+
+    def _waiting_bytes(self, run: Run) -> int:
+        """What these rows take up while they wait, with what is kept of them."""
+        raise NotImplementedError(f"no row waits in {self.name!r}")
 
     def _refuse(self, nbytes: int, what: str) -> None:
         budget = self.ctx.budget

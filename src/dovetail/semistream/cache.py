@@ -84,6 +84,7 @@ class Cache:
         """
         self._seen += len(codes)
         if not self.parts:
+            self._missed += len(codes)
             return _NONE, _NONE, _NONE
         firsts = firsts_of(codes)
         sought = codes[firsts]
@@ -94,7 +95,9 @@ class Cache:
         order = np.argsort(place, kind="stable")  # by part, and by code within each
         hit, place = hit[order], place[order]
         begins, times = firsts[hit], np.diff(firsts, append=len(codes))[hit]
-        self.found += int(times.sum())
+        found = int(times.sum())
+        self.found += found
+        self._missed += len(codes) - found
         low, high = np.empty(len(place), dtype=np.int64), np.empty(len(place), dtype=np.int64)
         key, row = 0, 0
         for part in self.parts:
@@ -103,7 +106,7 @@ class Cache:
             part.hits[at] += times[mine]
             low[mine], high[mine] = row + part.starts[at], row + part.starts[at + 1]
             key, row = key + len(part.keys), row + part.rows.num_rows
-        chosen = np.repeat(begins - np.cumsum(times) + times, times) + np.arange(times.sum())
+        chosen = np.repeat(begins - np.cumsum(times) + times, times) + np.arange(found)
         return chosen, np.repeat(low, times), np.repeat(high, times)
 
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
@@ -177,13 +180,20 @@ class Cache:
         keep[np.argsort(hits, kind="stable")[-(-len(hits) // 2) :]] = True
         self.evict(np.split(keep, np.cumsum([len(part.keys) for part in self.parts])[:-1]))
 
+    def is_due(self) -> bool:
+        """Whether values that miss from now on are to be considered.
+
+        In a full cache little changes, and a sample of the misses will do.
+        """
+        return self._room() >= self.limit // 16 or self._missed >= _SELDOM * len(self)
+
+    def _room(self) -> int:
+        """What may be taken in at once without anything that has to go for it."""
+        return min(int(_FILL * self.limit) - self.nbytes, self.limit // 4)
+
     def consider(self, codes: Codes, low: Rows, high: Rows, table: StagedTable) -> None:
         """Values that missed, once for each row that did, and where their table rows are."""
-        most = int(_FILL * self.limit)
-        room = min(most - self.nbytes, self.limit // 4)
-        self._missed += len(codes)
-        if room < self.limit // 16 and self._missed < _SELDOM * len(self):
-            return  # in a full cache little changes, and a sample of the misses will do
+        most, room = int(_FILL * self.limit), self._room()
         self._missed = 0
         if (codes[1:] < codes[:-1]).any():
             order = np.argsort(codes, kind="stable")
@@ -280,12 +290,13 @@ class Cache:
     def meta(self) -> dict[str, Any]:
         return {
             "seen": self._seen,
+            "missed": self._missed,
             "blocks": [len(part.blocks or []) for part in self.parts],
             "hits": [int(part.hits.sum()) for part in self.parts],
         }
 
     def restore(self, meta: dict[str, Any], blocks: list[np.void], store: BlockStore) -> None:
-        self._seen = meta["seen"]
+        self._seen, self._missed = meta["seen"], meta.get("missed", 0)
         self._indexed = None
         for count, hits in zip(meta["blocks"], meta["hits"], strict=True):
             mine, blocks = blocks[:count], blocks[count:]

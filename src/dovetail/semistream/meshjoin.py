@@ -125,7 +125,7 @@ class MeshJoin(SemiStreamJoin):
             else:
                 stop = min(start + room, len(run))
                 piece = run if stop - start == len(run) else own(run.slice(start, stop))
-                yield from self._hold(self._packet_bytes(piece))
+                yield from self._hold(piece)
                 self._open.append(piece)
                 start = stop
 
@@ -143,16 +143,16 @@ class MeshJoin(SemiStreamJoin):
         merged = merge_runs(runs)
         merged.arrange()
         self._window.shrink(copies)
-        more = self._packet_bytes(merged) - sum(map(self._packet_bytes, runs))
+        more = self._waiting_bytes(merged) - sum(map(self._waiting_bytes, runs))
         return [merged] if more <= 0 or self._window.try_grow(more) else runs
 
-    def _packet_bytes(self, run: Run) -> int:
+    def _waiting_bytes(self, run: Run) -> int:
         ranges = self.spec.within is not None
         return packet_bytes(run, ordered=self.spec.ordered, ranges=ranges)
 
     def _held_bytes(self) -> int:
         held = sum(packet.nbytes for packet in self.packets)
-        return held + sum(map(self._packet_bytes, self._open))
+        return held + sum(map(self._waiting_bytes, self._open))
 
     def _packet(self, run: Run, start: int, seen: int) -> Packet:
         low, high = self.spec.candidates(run.codes)
@@ -261,7 +261,7 @@ class MeshJoin(SemiStreamJoin):
             self.packets.append(packet)
         for block in islice(blocks, meta["open"]):
             run = self.ctx.store.read(block)
-            self._window.grow(self._packet_bytes(run))
+            self._window.grow(self._waiting_bytes(run))
             self._open.append(run)
 
     def check(self) -> None:

@@ -36,7 +36,7 @@ from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 CACHE_SHARE = 3 / 8
 _SETTLED_ROWS = 1 << 13  # at least so many together, if there are as many
-_LEARNED_BYTES = 40  # what is noted of a row that missed the cache
+_LEARNED_BYTES = 40  # what is noted of a row that missed the cache, while the cache learns
 _UNBOUNDED_CACHE_BYTES = 1 << 30
 
 GAP_BYTES = 48 << 10  #: of codes without a waiting row that are read through rather than skipped
@@ -64,6 +64,7 @@ class Seek(SemiStreamJoin):
         super().__init__(spec, context, table, snapshot)
         self._waiting: list[Run] = []
         self._settled: list[int] = []  # of each waiting run, the rows that are done
+        self._learns = False  # whether the cache is to consider the rows that wait
         self._learned: list[tuple[Codes, Rows, Rows]] = []  # codes, low, high
         total = context.budget.total_bytes
         limit = _UNBOUNDED_CACHE_BYTES if total is None else int(total * CACHE_SHARE)
@@ -93,9 +94,14 @@ class Seek(SemiStreamJoin):
             if not missed.all():
                 rows = run.rows.filter(pa.array(missed))
                 run = Run(run.codes[missed], run.ats[missed], rows)
-        yield from self._hold(run.nbytes + _LEARNED_BYTES * len(run))
+        yield from self._hold(run)
         self._waiting.append(run)
         self._settled.append(0)
+
+    def _waiting_bytes(self, run: Run) -> int:
+        if not self._waiting:  # a new round begins
+            self._learns = self.cache.limit > 0 and self.cache.is_due()
+        return run.nbytes + _LEARNED_BYTES * len(run) * self._learns
 
     def _can_make_room(self) -> bool:
         return bool(self.cache.parts) or super()._can_make_room()
@@ -137,7 +143,7 @@ class Seek(SemiStreamJoin):
         for (run, start), head in zip(waiting, heads, strict=True):
             if len(head):
                 at = np.searchsorted(sought, head)
-                if self.cache.limit:
+                if self._learns:
                     self._learned.append((head, low[at], high[at]))
                 yield from self._settle_run(run, low[at], high[at], self.table, start)
         ends = [start + len(head) for (_, start), head in zip(waiting, heads, strict=True)]
@@ -225,7 +231,7 @@ class Seek(SemiStreamJoin):
     def _learn(self) -> None:
         """Let the cache have the values that missed it, if they are worth it."""
         learned, self._learned = self._learned, []
-        if learned and self.cache.limit:
+        if learned:
             codes, low, high = (np.concatenate(column) for column in zip(*learned, strict=True))
             self.cache.consider(codes, low, high, self.table)
 
@@ -244,12 +250,12 @@ class Seek(SemiStreamJoin):
     def _restore(self, snapshot: Snapshot) -> None:
         self._arrived = snapshot.meta["arrived"]
         self._settled = list(snapshot.meta["settled"])
-        blocks = iter(snapshot.blocks)
-        for block in itertools.islice(blocks, len(self._settled)):
+        waiting, cached = np.split(snapshot.blocks, [len(self._settled)])
+        for block in waiting:
             run = self.ctx.store.read(block)
             self._waiting.append(run)
-            self._window.grow(run.nbytes + _LEARNED_BYTES * len(run))
-        self.cache.restore(snapshot.meta["cache"], list(blocks), self.ctx.store)
+            self._window.grow(self._waiting_bytes(run))
+        self.cache.restore(snapshot.meta["cache"], list(cached), self.ctx.store)
 
     def check(self) -> None:
         super().check()

@@ -106,9 +106,9 @@ def test_shape_when_the_rate_rises_again_then_says_that_it_does_not_fall() -> No
 
 def test_note_when_the_rate_is_measured_then_says_how_it_changes_with_b() -> None:
     measured = {(8, 0.05): (1.0, 300.0), (12, 0.05): (1.0, 100.0)}
-    told = mesh_model._over_pages(mesh_model.Models(measured, measured, ROWS))
+    told = mesh_model._over_pages(mesh_model.Models(measured, measured, {}, ROWS))
     assert "a scan of 8 reads rather than 12, the rate is 3 times" in told
-    assert "times" not in mesh_model._over_pages(mesh_model.Models({}, {}, ROWS))
+    assert "times" not in mesh_model._over_pages(mesh_model.Models({}, {}, {}, ROWS))
 
 
 def test_notes_when_reads_are_shorter_then_are_worked_out_from_the_ratios() -> None:

@@ -265,7 +265,8 @@ class _Drive:
         self._found.index_bytes = sum(
             BYTES_PER_ROW * len(table.codes) * len(table) for table in tables
         )
-        self._found.bytes_beside_rows = sum(t.nbytes - t.payload.nbytes for t in tables)
+        rows = sum(chunk.nbytes for table in tables for chunk in table.payload.chunks)
+        self._found.bytes_beside_rows = sum(table.nbytes for table in tables) - rows
 
     def _hand_over(self, batch: Batch) -> None:
         rows = self._inputs.relations[batch.side].slice(batch.start, batch.stop - batch.start)

@@ -1,9 +1,9 @@
 """Multi-way joins of streamed relations, one algorithm a file, behind the same protocol.
 
 `spec` what is joined · `miner`, `mjoin` the algorithms · `base` arrival, flushing, Cleanup ·
-`rows`, `keyindex`, `payload` rows in memory · `combining`, `probing`, `output` rows to results ·
-`areas`, `flushing` MINER's policy · `cells`, `odometer`, `blockjoins` the work on disk · `state`
-snapshots.
+`rows`, `keyindex`, `ticks`, `payload` rows in memory · `combining`, `probing`, `output` rows to
+results · `areas`, `flushing` MINER's policy · `cells`, `odometer`, `blockjoins` the work on disk ·
+`state` snapshots.
 """
 
 from dovetail.errors import ArgumentError

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
+from dovetail.multiway.keyindex import KeyIndex
 
 LOWER, MIDDLE, UPPER = 0, 1, 2
 LEAST, MOST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -88,39 +89,52 @@ class Areas:
     def partial_benefit(self, area: int) -> float:
         return self.partial[area] / self.rows[area]
 
-    def move(self, codes: Codes, count: int, areas: list[int]) -> None:
+    def move(self, index: KeyIndex, count: int, areas: list[int]) -> None:
         """Let these areas, the lower and the upper one of them, hold about `count` rows again.
 
-        `codes` are those of all rows in memory. Without bounds both are set. The bounds never
-        cross: with one single code, the lower area holds everything.
+        `index` has all rows in memory. Without bounds both are set. The bounds never cross: with
+        one single code, the lower area holds everything.
         """
-        if len(codes):
+        if len(index):
             if self.lower is None:  # what was found before there were areas is of none of them
                 self.joins, self.partial = [0, 0, 0], [0, 0, 0]
-            at = min(count, len(codes)) - 1
+            count = min(count, len(index))
             if LOWER in areas or self.lower is None:
-                lower = int(np.partition(codes, at)[at])
-                self.lower = min(lower, (MOST if self.upper is None else self.upper) - 1)
+                highest = (MOST if self.upper is None else self.upper) - 1
+                self.lower = min(index.lowest(count), highest)
             if UPPER in areas or self.upper is None:
-                upper = int(np.partition(codes, len(codes) - 1 - at)[len(codes) - 1 - at])
-                self.upper = max(upper, self.lower + 1)
-        self.rows = self.count(codes)
+                self.upper = max(index.highest(count), self.lower + 1)
+        self.count_rows(index)
+
+    def count_rows(self, index: KeyIndex) -> None:
+        """Count the rows of each area anew, of all rows in memory."""
+        self.rows = np.diff(self._cuts(index)).tolist()
+
+    def _cuts(self, index: KeyIndex) -> list[int]:
+        """Where each area begins, of all rows in the order of their codes, and where they end."""
+        rows = len(index)
+        if self.lower is None or self.upper is None:
+            return [0, 0, rows, rows]
+        return [0, index.count_up_to(self.lower), index.count_up_to(self.upper - 1), rows]
 
     def densities(self) -> Densities:
         """Joins and partial matches for each row, by area."""
         rows = np.maximum(self.rows, 1)
         return self.joins / rows, self.partial / rows
 
-    def carry(self, codes: Codes, count: int, densities: Densities) -> None:
+    def carry(self, index: KeyIndex, count: int, densities: Densities) -> None:
         """Let both outer areas hold about `count` rows, and the statistics stay with their rows.
 
-        `codes` are those of all rows in memory, and each of them brings the densities, from before
-        some rows left, of the area that it was in.
+        `index` has all rows in memory, and each of them brings the densities, from before some rows
+        left, of the area that it was in.
         """
-        before, first = self.areas_of(codes), self.lower is None
-        self.move(codes, count, [LOWER, UPPER])
-        if not first and len(codes):
-            moved = np.bincount(3 * before + self.areas_of(codes), minlength=9).reshape(3, 3)
+        before, first = np.array(self._cuts(index)), self.lower is None
+        self.move(index, count, [LOWER, UPPER])
+        if not first and len(index):
+            after = np.array(self._cuts(index))
+            begin = np.maximum(before[:-1, np.newaxis], after[:-1])
+            end = np.minimum(before[1:, np.newaxis], after[1:])
+            moved = np.maximum(end - begin, 0)  # from an area, a line each, to another
             self.joins, self.partial = ([int(x) for x in some @ moved] for some in densities)
 
     def facts(self) -> dict[str, Any]:

@@ -33,7 +33,6 @@ from dovetail.multiway.blockjoins import BlockJoins, MinerOptions, Room
 from dovetail.multiway.cells import Cell, newest_ticks
 from dovetail.multiway.combining import Combinations, Combiner, PairCounter, bytes_each
 from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, Holding
-from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.output import Emitter
 from dovetail.multiway.payload import Chunk, Payload
 from dovetail.multiway.probing import ProbeOrder
@@ -136,7 +135,7 @@ class MultiWayJoin(Holding):
 
     def pending(self) -> int:
         """About how many rows have yet to be read; 0 exactly when there is nothing to do."""
-        rows = sum(len(slots) for _, _, slots in self._to_set_down())
+        rows = sum(int(np.count_nonzero(marked)) for _, _, marked in self._to_set_down())
         return rows + sum(cell.unmet_rows(self.joins.boxes(cell)) for cell in self.cells)
 
     def snapshot(self) -> Snapshot:
@@ -202,10 +201,10 @@ class MultiWayJoin(Holding):
             codes, rows = [some[valid] for some in codes], rows.filter(pa.array(valid))
         order = np.argsort(codes[0], kind="stable")
         codes, rows = [some.take(order) for some in codes], rows.take(pa.array(order))
-        index_bytes = self._encoders[side].index_bytes_per_row * len(order)
+        index_bytes = self._encoders[side].arriving_bytes(len(order))
         self._grow(self._rows_held, rows.nbytes + index_bytes, "rows")
         ats = np.full(len(order), self.ctx.clock.tick())  # after the flushes that made room
-        arriving = Arriving(codes, ats, Payload([Chunk(rows)]))
+        arriving = Arriving(codes, Payload([Chunk(rows)]))
         yield from self._meet(side, arriving)
         self.tables[side].insert(codes, ats, rows, arriving.bits)
         self._inserted(side, codes)
@@ -241,26 +240,23 @@ class MultiWayJoin(Holding):
         while self.joins.begin(self.cells, cleaning=cleaning):
             yield phase, self.joins.step()
 
-    def _to_set_down(self) -> Iterator[tuple[Cell, int, Slots]]:
-        """Rows in memory that may be part of results to come, if they were written."""
-        fresh = [np.flatnonzero(~table.copied) for table in self.tables]
-        cells = [
-            self._cell_of(table.codes[0].take(slots))
-            for table, slots in zip(self.tables, fresh, strict=True)
-        ]
+    def _to_set_down(self) -> Iterator[tuple[Cell, int, NDArray[np.bool_]]]:
+        """Marks on rows in memory that may be part of results to come, if they were written."""
+        fresh = [~table.copied for table in self.tables]
+        cells = [self._cell_of(table.codes[0]) for table in self.tables]
         for cell in self.cells:
             inside = [
-                slots if numbers is None else slots[numbers == cell.number]
-                for slots, numbers in zip(fresh, cells, strict=True)
+                marked if numbers is None else marked & (numbers == cell.number)
+                for marked, numbers in zip(fresh, cells, strict=True)
             ]
             newest = newest_ticks(self.tables, inside)
-            for relation, slots in enumerate(inside):
-                if len(slots) and cell.has_unmet(relation, newest):
-                    yield cell, relation, slots
+            for relation, marked in enumerate(inside):
+                if cell.has_unmet(relation, newest):
+                    yield cell, relation, marked
 
-    def _set_down(self, cell: Cell, relation: int, slots: Slots) -> None:
+    def _set_down(self, cell: Cell, relation: int, marked: NDArray[np.bool_]) -> None:
         """Write some of these rows, in the order of their first attribute."""
-        some = slots[: self._rows_of(relation, self._group_bytes)]
+        some = np.flatnonzero(marked)[: self._rows_of(relation, self._group_bytes)]
         order = np.argsort(self.tables[relation].codes[0].take(some), kind="stable")
         self._flush(cell, relation, some[order], keep=self.options.keep_copies)
         self.joins.lasting = True

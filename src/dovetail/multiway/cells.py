@@ -25,8 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.kernel.catalogue import Pages
-from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.relation_blocks import NO_TICK, RANGE_BYTES, RelationBlocks
 from dovetail.multiway.rows import Table
 
@@ -165,10 +167,7 @@ class Cell:
             blocks.check()
 
 
-def newest_ticks(tables: Sequence[Table], slots: Sequence[Slots | None]) -> list[int]:
-    """The last ATS of rows in memory: of all of a relation, or of those in some slots."""
-    found = []
-    for table, some in zip(tables, slots, strict=True):
-        ats = table.ats if some is None else table.ats.take(some)
-        found.append(int(ats.max()) if len(ats) else NO_TICK)
-    return found
+def newest_ticks(tables: Sequence[Table], marked: Sequence[NDArray[np.bool_]]) -> list[int]:
+    """The last ATS of those rows in memory of each relation that are marked."""
+    newest = (table.ats.newest(some) for table, some in zip(tables, marked, strict=True))
+    return [NO_TICK if tick is None else tick for tick in newest]

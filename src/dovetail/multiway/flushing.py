@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.multiway.areas import LOWER, MIDDLE, TIES, Areas, Densities
+from dovetail.multiway.areas import LOWER, MIDDLE, TIES, UPPER, Areas, Densities
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.rows import Table
 
 Mask = NDArray[np.bool_]
+_PIECE = 1 << 13  # rows whose codes are looked at together
 
 
 def choose(
@@ -44,11 +45,11 @@ def choose(
         codes = table.codes[attribute]
         eligible = (areas[attribute].areas_of(codes) == area) & ~chosen
         if area == MIDDLE:
-            slots = _turn_hand(areas[attribute], codes, table.bits, eligible, count, rng)
+            some = _turn_hand(areas[attribute], codes, table.bits, eligible, count, rng)
         else:
-            slots = _outermost(codes, eligible, count, lowest=area == LOWER)
-        chosen[slots] = True
-        count -= len(slots)
+            some = _outermost(codes, eligible, count, lowest=area == LOWER)
+        chosen |= some
+        count -= int(np.count_nonzero(some))
         taken.append((attribute, area))
     slots = np.flatnonzero(chosen)
     order = np.argsort(table.codes[taken[0][0]].take(slots), kind="stable")
@@ -69,10 +70,10 @@ def move_bounds(
     """
     for attribute, known in enumerate(areas):
         if densities is not None:
-            known.carry(table.codes[attribute], count, densities[attribute])
+            known.carry(table.index(attribute), count, densities[attribute])
             continue
         flushed = [area for from_attribute, area in taken if from_attribute == attribute]
-        known.move(table.codes[attribute], count, flushed)
+        known.move(table.index(attribute), count, flushed)
 
 
 def _victims(areas: Sequence[Areas], table: Table | None) -> list[tuple[int, int]]:
@@ -101,44 +102,62 @@ def _victims(areas: Sequence[Areas], table: Table | None) -> list[tuple[int, int
 
 def _mean_ticks(table: Table, area: NDArray[np.int8]) -> list[float]:
     """The mean ATS of the rows in each area."""
-    counts = np.maximum(np.bincount(area, minlength=3), 1)
-    means: list[float] = (np.bincount(area, weights=table.ats, minlength=3) / counts).tolist()
-    return means
+    return [table.ats.mean(area == number) for number in (LOWER, MIDDLE, UPPER)]
 
 
-def _outermost(codes: Codes, eligible: Mask, count: int, *, lowest: bool) -> Slots:
-    slots = np.flatnonzero(eligible)
-    if len(slots) <= count:
-        return slots
-    at = count - 1 if lowest else len(slots) - count
-    order = np.argpartition(codes.take(slots), at)
-    return slots[order[:count] if lowest else order[at:]]
+def _outermost(codes: Codes, eligible: Mask, count: int, *, lowest: bool) -> Mask:
+    """Marks on `count` of the eligible rows, those with the lowest or the highest codes.
+
+    Here and below, rows are marked rather than numbered, and their codes not copied: there may be
+    as many as in memory, and what is made of them has to fit beside them.
+    """
+    if np.count_nonzero(eligible) <= count:
+        return eligible
+    bound = _last_of(codes, eligible, count, lowest=lowest)
+    chosen = eligible & (codes < bound if lowest else codes > bound)
+    ties = np.flatnonzero(eligible & (codes == bound))
+    chosen[ties[: count - int(np.count_nonzero(chosen))]] = True
+    return chosen
+
+
+def _last_of(codes: Codes, eligible: Mask, count: int, *, lowest: bool) -> int:
+    """The last of the `count` lowest, or highest, codes of the eligible rows, which are more."""
+    best = np.zeros(0, dtype=np.int64)
+    for start in range(0, len(codes), _PIECE):
+        piece = slice(start, start + _PIECE)
+        best = np.concatenate([best, codes[piece][eligible[piece]]])
+        if len(best) > count:
+            best.partition(count - 1 if lowest else len(best) - count)
+            best = best[:count] if lowest else best[-count:]
+    return int(best.max() if lowest else best.min())
 
 
 def _turn_hand(
     areas: Areas, codes: Codes, bits: Mask, eligible: Mask, count: int, rng: np.random.Generator
-) -> Slots:
-    slots = np.flatnonzero(eligible)
-    if not len(slots):
-        return slots
+) -> Mask:
+    """Marks on `count` of the eligible rows, or on all; uses up the marks on those."""
+    rows = int(np.count_nonzero(eligible))
+    if not rows:
+        return eligible
     if areas.hand is None:
-        areas.hand = int(codes[slots[int(rng.integers(len(slots)))]])
-    taken: list[Slots] = []
-    above = codes >= areas.hand
+        areas.hand = int(codes[np.flatnonzero(eligible)[int(rng.integers(rows))]])
+    taken = np.zeros(len(codes), dtype=np.bool_)
     # a first round may only clear bits; the second then finds none set
-    for side in (above, ~above, above, ~above):
-        passed = eligible & side
-        unset = np.flatnonzero(passed & ~bits)
-        if len(unset) < count:
+    for above in (True, False, True, False):
+        passed = codes >= areas.hand if above else codes < areas.hand
+        passed &= eligible
+        unset = passed & ~bits
+        found = int(np.count_nonzero(unset))
+        if found < count:
             bits[passed] = False
-            eligible[unset] = False
-            taken.append(unset)
-            count -= len(unset)
+            eligible &= ~unset
+            taken |= unset
+            count -= found
             continue
-        some = unset[np.argpartition(codes.take(unset), count - 1)[:count]]
-        areas.hand = int(codes.take(some).max())
+        some = _outermost(codes, unset, count, lowest=True)
+        areas.hand = int(codes[some].max())
         # others with that very code may not have been passed: the hand stays on it
         bits[passed & (codes < areas.hand)] = False
-        taken.append(some)
+        taken |= some
         break
-    return np.concatenate(taken)
+    return taken

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
+from dovetail.multiway.keyindex import KeyIndex
 
 _FADING = 1 - 1 / 64
 _ENOUGH = 1.0  # results a row that tell something
@@ -51,25 +52,24 @@ class Gains:
     def fade(self) -> None:
         self.found = [_FADING * some for some in self.found]
 
-    def halve(self, codes: Codes) -> None:
-        """Set the middle anew, for the rows that have these codes."""
-        if len(codes):
-            at = (len(codes) - 1) // 2
-            self.middle = int(np.partition(codes, at)[at])
+    def halve(self, index: KeyIndex) -> None:
+        """Set the middle anew, for the rows in memory."""
+        if len(index):
+            self.middle = index.middle()
 
-    def of_poorer_half(self, codes: Codes) -> float:
-        """What a row of the poorer half yields, of those that have these codes, one at least.
+    def of_poorer_half(self, index: KeyIndex) -> float:
+        """What a row of the poorer half of the rows in memory yields, of one at least.
 
         Where many rows have the middle code, the halves are not of one size; the poorer one is then
         filled up from the other, or cut.
         """
-        lower = int(np.count_nonzero(codes <= self.middle))
+        lower = index.count_up_to(self.middle)
         parts = [
             (gain / rows, rows)
-            for gain, rows in zip(self.found, (lower, len(codes) - lower), strict=True)
+            for gain, rows in zip(self.found, (lower, len(index) - lower), strict=True)
             if rows
         ]
-        left = wanted = len(codes) / 2
+        left = wanted = len(index) / 2
         total = 0.0
         for gain, rows in sorted(parts):
             taken = min(left, rows)
@@ -81,22 +81,22 @@ class Gains:
         return [self.middle, *self.found]
 
 
-def victim(relations: Sequence[Sequence[Codes]], gains: Sequence[Sequence[Gains]]) -> int:
-    """The relation to flush from, of those whose rows have these codes of each attribute."""
-    sizes = [len(codes[0]) for codes in relations]
+def victim(relations: Sequence[Sequence[KeyIndex]], gains: Sequence[Sequence[Gains]]) -> int:
+    """The relation to flush from, of those with these indexes of each attribute."""
+    sizes = [len(indexes[0]) for indexes in relations]
     largest = max(range(len(sizes)), key=sizes.__getitem__)
     usual = _yield_of(relations[largest], gains[largest])
     if usual < _ENOUGH:
         return largest
     least = _LEAST_SHARE * sum(sizes) / len(sizes)
     yields = {
-        relation: _yield_of(codes, gains[relation])
-        for relation, codes in enumerate(relations)
+        relation: _yield_of(indexes, gains[relation])
+        for relation, indexes in enumerate(relations)
         if sizes[relation] > least
     }
     poorest = min(yields, key=yields.__getitem__)
     return poorest if _FAR_LESS * yields[poorest] < usual else largest
 
 
-def _yield_of(codes: Sequence[Codes], gains: Sequence[Gains]) -> float:
-    return min(known.of_poorer_half(some) for known, some in zip(gains, codes, strict=True))
+def _yield_of(indexes: Sequence[KeyIndex], gains: Sequence[Gains]) -> float:
+    return min(known.of_poorer_half(index) for known, index in zip(gains, indexes, strict=True))

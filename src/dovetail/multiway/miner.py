@@ -109,8 +109,8 @@ class Miner(MultiWayJoin):
             known.arrived(some)
 
     def _removed(self, relation: int) -> None:
-        for known, codes in zip(self.areas[relation], self.tables[relation].codes, strict=True):
-            known.rows = known.count(codes)
+        for known, index in zip(self.areas[relation], self.tables[relation].indexes, strict=True):
+            known.count_rows(index)
 
     # -- flushing ---------------------------------------------------------------------------
 
@@ -124,15 +124,17 @@ class Miner(MultiWayJoin):
         count = self._rows_to_flush(victim)
         # the next flush may come at once, and nothing else would tell the new areas apart
         first = self.options.fading and areas[0].lower is None
-        matched = [codes[table.bits] for codes in table.codes] if first else []
+        matched = table.bits.copy() if first else None
         slots, taken = choose(table, areas, count, self.ctx.rng, tie_breaks=self.options.fading)
         self._stale[victim] = True
         known = [area.densities() for area in areas] if self.options.fading else None
         self._flush(self.cells[0], victim, slots, taken[0][0])
         move_bounds(table, areas, taken, self._rows_of(victim, self.block_bytes), known)
-        if first:
-            for area, codes in zip(areas, matched, strict=True):
-                area.matched(codes)
+        if matched is not None:
+            matched = np.delete(matched, slots)
+        if matched is not None and len(matched) == len(table):  # else more had to go at once
+            for area, codes in zip(areas, table.codes, strict=True):
+                area.matched(codes[matched])
         if self.options.weighing:
             self._weigh(victim)
         return True
@@ -140,15 +142,15 @@ class Miner(MultiWayJoin):
     def _victim(self) -> int:
         """The relation that rows are flushed from."""
         if self.options.weighing:
-            return poorest([table.codes for table in self.tables], self.gains)
+            return poorest([table.indexes for table in self.tables], self.gains)
         return max(range(len(self.spec)), key=lambda relation: len(self.tables[relation]))
 
     def _weigh(self, victim: int) -> None:
         """Rows of a relation have been flushed."""
         for gains in chain(*self.gains):
             gains.fade()
-        for gains, codes in zip(self.gains[victim], self.tables[victim].codes, strict=True):
-            gains.halve(codes)
+        for gains, index in zip(self.gains[victim], self.tables[victim].indexes, strict=True):
+            gains.halve(index)
 
     # -- state ------------------------------------------------------------------------------
 

@@ -18,22 +18,24 @@ from numpy.typing import NDArray
 from dovetail.kernel.runs import FAN_IN, Block, Rows, variable_bytes
 from dovetail.multiway.keyindex import Slots
 
+Bits = NDArray[np.uint8]
+
 _MOST_DEAD = 16  # one row in so many
 _EVEN, _FEW_BYTES = 4, 64  # a row up to so many times the mean row and so many bytes is no outlier
 
 
 @dataclass
 class Chunk:
-    """A batch and which of its rows are alive, in order; `live` is None if all are."""
+    """A batch, and which of its rows are dead."""
 
     rows: pa.RecordBatch
-    live: Slots | None = None
     block: Block | None = None
-    origin: Slots | None = None  #: where in `block` each of `rows` is; None: in the same place
+    origin: Bits | None = None  #: which rows of `block` are in `rows`, a bit each; None: all
+    _dead: Slots = field(default_factory=lambda: np.zeros(0, dtype=np.int32), init=False)
     _nbytes: int = field(default=-1, init=False)  # asking Arrow is slow
 
     def __len__(self) -> int:
-        return int(self.rows.num_rows) if self.live is None else len(self.live)
+        return int(self.rows.num_rows) - self.dead
 
     @property
     def nbytes(self) -> int:
@@ -43,33 +45,62 @@ class Chunk:
         return self._nbytes
 
     @property
-    def places(self) -> Slots:
-        """Where in the batch the rows alive are."""
-        return np.arange(self.rows.num_rows, dtype=np.int32) if self.live is None else self.live
+    def bytes_beside(self) -> int:
+        """Of what is kept about the batch."""
+        return self._dead.nbytes + (0 if self.origin is None else self.origin.nbytes)
 
     @property
     def dead(self) -> int:
-        return int(self.rows.num_rows) - len(self)
+        return len(self._dead)
+
+    def places(self, slots: Slots) -> Slots:
+        """Where in the batch these of the rows alive are."""
+        if not self.dead:
+            return slots
+        before = self._dead - np.arange(self.dead, dtype=np.int32)  # how many alive, of each
+        return slots + np.searchsorted(before, slots, side="right")
+
+    @property
+    def _alive(self) -> Slots:
+        return self.places(np.arange(len(self), dtype=np.int32))
 
     def drop(self, gone: NDArray[np.bool_]) -> None:
         """Let the marked ones of the rows alive die."""
-        self.live = self.places[~gone]
+        dying = self.places(np.flatnonzero(gone))
+        self._dead = np.sort(np.concatenate([self._dead, dying.astype(np.int32)]))
         if self.dead * _MOST_DEAD >= self.rows.num_rows:
             self.compact()
 
     def compact(self) -> None:
-        if self.live is None:
+        if not self.dead:
             return
         if self.block is not None:
-            self.origin = self.in_block()
-            if 2 * len(self.origin) < int(self.block["rows"]):
+            count = int(self.block["rows"])
+            positions = self.in_block()
+            if 2 * len(positions) < count:
                 self.block = self.origin = None  # not worth keeping: it is written anew
-        self.rows, self.live = self.rows.take(pa.array(self.live)), None
+            else:
+                self.origin = pack(positions, count)
+        self.rows, self._dead = self.rows.take(pa.array(self._alive)), self._dead[:0].copy()
         self._nbytes = -1
 
     def in_block(self) -> Slots:
         """Where in its block the rows alive are."""
-        return self.places if self.origin is None else self.origin.take(self.places)
+        if self.origin is None or self.block is None:
+            return self._alive
+        return unpack(self.origin, int(self.block["rows"])).take(self._alive)
+
+
+def pack(positions: Slots, count: int) -> Bits:
+    """Some of `count` positions, a bit each."""
+    mask = np.zeros(count, dtype=np.bool_)
+    mask[positions] = True
+    return np.packbits(mask)
+
+
+def unpack(bits: Bits, count: int) -> Rows:
+    """Which of `count` positions these are."""
+    return np.flatnonzero(np.unpackbits(bits, count=count))
 
 
 class Payload:
@@ -103,9 +134,8 @@ class Payload:
 
     @property
     def nbytes(self) -> int:
-        """With the dead, and with the lists of the living."""
-        lists = sum(4 * len(chunk) for chunk in self.chunks if chunk.live is not None)
-        return self._nbytes + lists
+        """With the dead, and with what is kept about the batches."""
+        return self._nbytes + sum(chunk.bytes_beside for chunk in self.chunks)
 
     @classmethod
     def grouped(cls, chunks: list[Chunk], group_bytes: int) -> "Payload":
@@ -205,11 +235,10 @@ class Payload:
 
 
 def _take(chunk: Chunk, slots: Slots, columns: Sequence[int] | None) -> pa.RecordBatch:
-    places = slots if chunk.live is None else chunk.live.take(slots)
     rows = chunk.rows if columns is None else chunk.rows.select(list(columns))
-    return rows.take(pa.array(places))
+    return rows.take(pa.array(chunk.places(slots)))
 
 
 def _lengths(chunk: Chunk) -> Rows | None:
     found = variable_bytes(chunk.rows.columns)
-    return None if found is None else found.take(chunk.places)
+    return None if found is None else found.take(chunk.places(np.arange(len(chunk))))

@@ -16,9 +16,9 @@ import pyarrow as pa
 from dovetail.kernel.blocks import BLOCK, LOGGED, RESIDENT
 from dovetail.kernel.catalogue import Catalogue, concatenated, split_tails
 from dovetail.kernel.protocol import Snapshot
-from dovetail.kernel.runs import Rows, Run
+from dovetail.kernel.runs import Run
 from dovetail.multiway.keyindex import Slots
-from dovetail.multiway.payload import Chunk
+from dovetail.multiway.payload import Chunk, pack, unpack
 from dovetail.multiway.relation_blocks import part_of
 
 if TYPE_CHECKING:
@@ -67,10 +67,11 @@ def _persist(join: "MultiWayJoin") -> tuple[list[np.void], list[str | None]]:
                 continue
             if chunk.block is None:
                 chunk.compact()
-                run = Run(table.codes[0][start:stop], table.ats[start:stop], chunk.rows)
+                ats = table.ats.take(np.arange(start, stop))
+                run = Run(table.codes[0][start:stop], ats, chunk.rows)
                 chunk.block = join.ctx.store.append(run, relation, RESIDENT)
             resident.append(chunk.block)
-            alive.append(_pack(chunk.in_block()[kept], int(chunk.block["rows"])))
+            alive.append(_as_text(chunk.in_block()[kept], int(chunk.block["rows"])))
         table.payload.changed()
     return resident, alive
 
@@ -100,21 +101,15 @@ def _restore_rows(join: "MultiWayJoin", block: np.void, packed: str | None) -> N
     run = join.ctx.store.read(block)
     rows, ats, origin = run.rows, run.ats, None
     if packed is not None:
-        origin = _unpack(packed, len(run))
-        rows, ats = rows.take(pa.array(origin)), ats.take(origin)
+        origin = np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype=np.uint8)
+        positions = unpack(origin, len(run))
+        rows, ats = rows.take(pa.array(positions)), ats.take(positions)
     codes, _ = join._encoders[relation].encode(rows)
-    join.tables[relation].restore(Chunk(rows, None, block.copy(), origin), codes, ats)
+    join.tables[relation].restore(Chunk(rows, block.copy(), origin), codes, ats)
 
 
-def _pack(positions: Slots, count: int) -> str | None:
+def _as_text(positions: Slots, count: int) -> str | None:
     """Which of `count` rows, as text; None for all."""
     if len(positions) == count:
         return None
-    mask = np.zeros(count, dtype=np.bool_)
-    mask[positions] = True
-    return base64.b64encode(zlib.compress(np.packbits(mask).tobytes())).decode()
-
-
-def _unpack(packed: str, count: int) -> Rows:
-    bits = np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype=np.uint8)
-    return np.flatnonzero(np.unpackbits(bits, count=count))
+    return base64.b64encode(zlib.compress(pack(positions, count).tobytes())).decode()

@@ -25,7 +25,7 @@ SPEC = multiway_spec(
 )
 BUDGET = 2 << 20
 LEAST_BLOCK = 10 << 10  # what a flush takes where little room is needed
-ROW_BYTES = 24 + 30  # in memory: the row, its code, index entry, tick and bits
+ROW_BYTES = 24 + 22  # in memory: the row, its code, index entry and marks
 ROWS = 40_000
 
 

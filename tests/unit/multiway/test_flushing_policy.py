@@ -8,6 +8,7 @@ from dovetail.kernel.keys import Codes
 from dovetail.multiway import multiway_spec
 from dovetail.multiway.areas import LOWER, MIDDLE, MOST, UPPER, Areas
 from dovetail.multiway.flushing import choose, move_bounds
+from dovetail.multiway.keyindex import KeyIndex
 from dovetail.multiway.probing import ProbeOrder
 from dovetail.multiway.rows import Encoder, Table
 
@@ -17,14 +18,21 @@ SPEC = multiway_spec(
 )
 
 
-def table_of(a: list[int], b: list[int]) -> Table:
+def table_of(a: list[int], b: list[int], ats: list[int] | None = None) -> Table:
     """The second relation, which has two join attributes."""
     encoder = Encoder(SPEC, 1)
     table = Table(encoder, 1 << 20)
     rows = pa.record_batch([a, b, np.zeros(len(a), dtype=np.int64)], SCHEMA)
     codes, _ = encoder.encode(rows)
-    table.insert(codes, np.zeros(len(a), dtype=np.int64), rows, np.zeros(len(a), dtype=np.bool_))
+    ticks = np.array(ats or [0] * len(a))
+    table.insert(codes, ticks, rows, np.zeros(len(a), dtype=np.bool_))
     return table
+
+
+def index_of(codes: Codes) -> KeyIndex:
+    index = KeyIndex()
+    index.insert(codes, 0)
+    return index
 
 
 def areas_of(table: Table, bounds: list[tuple[int, int]], joins: list[list[int]]) -> list[Areas]:
@@ -70,8 +78,8 @@ def test_choose_when_an_area_cannot_fill_the_block_then_the_next_worst_follows()
 
 
 def test_choose_when_benefits_are_the_same_then_upper_goes_first_or_ties_are_broken() -> None:
-    table = table_of(list(range(10)), list(range(10)))
-    table.ats = np.array([5, 5, 5, 1, 1, 1, 1, 9, 9, 9])
+    values = [3, 4, 5, 6, 0, 1, 2, 7, 8, 9]
+    table = table_of(values, values, [1, 1, 1, 1, 5, 5, 5, 9, 9, 9])
     areas = areas_of(table, [(2, 7), (2, 7)], [[0, 0, 0], [3, 4, 3]])
     assert choose(table, areas, 2, rng(), tie_breaks=False)[1] == [(0, UPPER)]
     assert choose(table, areas, 2, rng(), tie_breaks=True)[1] == [(0, MIDDLE)], "the oldest"
@@ -118,7 +126,7 @@ def test_hand_when_all_bits_are_set_then_goes_round_and_takes_from_the_start() -
 def test_areas_when_all_codes_are_the_same_then_one_area_holds_them_all(value: int) -> None:
     codes: Codes = np.full(20, value)
     areas = Areas()
-    areas.move(codes, 5, [])
+    areas.move(index_of(codes), 5, [])
     areas.check(codes)
     assert sorted(areas.rows) == [0, 0, 20]
 
@@ -127,7 +135,7 @@ def test_carry_when_bounds_move_then_both_areas_are_small_and_statistics_stay_wi
     codes: Codes = np.arange(100)
     areas = Areas(49, 90, joins=[500, 40, 0], partial=[100, 40, 10])
     areas.rows = areas.count(codes)
-    areas.carry(codes, 10, areas.densities())
+    areas.carry(index_of(codes), 10, areas.densities())
     areas.check(codes)
     assert (areas.lower, areas.upper) == (9, 90)
     assert areas.rows == [10, 80, 10]
@@ -140,7 +148,7 @@ def test_carry_when_rows_have_left_then_the_next_ones_bring_what_they_have() -> 
     areas = Areas(9, 90, joins=[500, 80, 0])
     areas.rows = areas.count(codes)
     known, left = areas.densities(), codes[:90]
-    areas.carry(left, 10, known)
+    areas.carry(index_of(left), 10, known)
     areas.check(left)
     assert areas.joins == [500, 70, 10], "the upper area has rows of the middle one now"
 
@@ -149,7 +157,7 @@ def test_carry_when_there_were_no_bounds_then_sets_them() -> None:
     codes: Codes = np.arange(20)
     areas = Areas(joins=[0, 9, 0])
     areas.arrived(codes)
-    areas.carry(codes, 5, areas.densities())
+    areas.carry(index_of(codes), 5, areas.densities())
     assert areas.rows == [5, 10, 5]
     assert areas.joins == [0, 0, 0]
 

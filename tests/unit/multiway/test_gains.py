@@ -1,20 +1,29 @@
 """What rows in memory yield, and which relation rows are flushed from."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from dovetail.multiway.gains import Gains, victim
+from dovetail.multiway.keyindex import KeyIndex
 
 
-def gains_of(codes: list[int], lower: float, upper: float) -> Gains:
-    """Gains of rows with these codes, halved where they are now."""
+def index_of(codes: Sequence[int]) -> KeyIndex:
+    index = KeyIndex()
+    index.insert(np.array(codes), 0)
+    return index
+
+
+def gains_of(index: KeyIndex, lower: float, upper: float) -> Gains:
+    """Gains of the rows of an index, halved where they are now."""
     gains = Gains(found=[lower, upper])
-    gains.halve(np.array(codes))
+    gains.halve(index)
     return gains
 
 
 def test_gains_when_counted_then_each_half_has_its_own() -> None:
-    gains = gains_of([1, 2, 3, 4], 0.0, 0.0)
+    gains = gains_of(index_of([1, 2, 3, 4]), 0.0, 0.0)
     assert gains.middle == 2
     gains.count(np.array([1, 2, 4]), None)
     gains.count(np.array([2, 3]), np.array([10, 100]))
@@ -25,45 +34,45 @@ def test_gains_when_counted_then_each_half_has_its_own() -> None:
 
 
 def test_poorer_half_when_halves_are_even_then_is_the_one_that_yields_less() -> None:
-    codes = np.arange(10)
-    assert gains_of(codes.tolist(), 100.0, 5.0).of_poorer_half(codes) == pytest.approx(1.0)
-    assert gains_of(codes.tolist(), 5.0, 100.0).of_poorer_half(codes) == pytest.approx(1.0)
+    index = index_of(range(10))
+    assert gains_of(index, 100.0, 5.0).of_poorer_half(index) == pytest.approx(1.0)
+    assert gains_of(index, 5.0, 100.0).of_poorer_half(index) == pytest.approx(1.0)
 
 
 def test_poorer_half_when_most_rows_have_one_code_then_is_filled_up_from_them() -> None:
-    codes = np.array([0] * 8 + [7, 9])
-    gains = gains_of(codes.tolist(), 80.0, 0.0)
+    index = index_of([0] * 8 + [7, 9])
+    gains = gains_of(index, 80.0, 0.0)
     assert gains.middle == 0
-    assert gains.of_poorer_half(codes) == pytest.approx(3 * 10 / 5), "two of none, three of ten"
-    lone = np.array([4])
-    assert gains_of([4], 6.0, 0.0).of_poorer_half(lone) == pytest.approx(6.0)
+    assert gains.of_poorer_half(index) == pytest.approx(3 * 10 / 5), "two of none, three of ten"
+    lone = index_of([4])
+    assert gains_of(lone, 6.0, 0.0).of_poorer_half(lone) == pytest.approx(6.0)
 
 
 def test_victim_when_one_relation_yields_far_less_then_is_that_one() -> None:
-    codes = [[np.arange(50)], [np.arange(60)], [np.arange(40)]]
+    indexes = [[index_of(range(rows))] for rows in (50, 60, 40)]
     rich, poor = [500.0, 500.0], [900.0, 100.0]
-    gains = [[gains_of(some[0].tolist(), *rich)] for some in codes]
-    assert victim(codes, gains) == 1, "the largest, if none is worse"
-    gains[2] = [gains_of(codes[2][0].tolist(), *poor)]
-    assert victim(codes, gains) == 2
+    gains = [[gains_of(some[0], *rich)] for some in indexes]
+    assert victim(indexes, gains) == 1, "the largest, if none is worse"
+    gains[2] = [gains_of(indexes[2][0], *poor)]
+    assert victim(indexes, gains) == 2
 
 
 def test_victim_when_a_relation_is_small_already_then_is_left_alone() -> None:
-    codes = [[np.arange(100)], [np.arange(8)]]
-    gains = [[gains_of(list(range(100)), 500.0, 500.0)], [gains_of(list(range(8)), 50.0, 0.0)]]
-    assert victim(codes, gains) == 0
+    large, small = index_of(range(100)), index_of(range(8))
+    gains = [[gains_of(large, 500.0, 500.0)], [gains_of(small, 50.0, 0.0)]]
+    assert victim([[large], [small]], gains) == 0
 
 
 def test_victim_when_results_are_few_then_is_the_largest() -> None:
-    codes = [[np.arange(60)], [np.arange(50)]]
-    gains = [[gains_of(list(range(60)), 20.0, 20.0)], [gains_of(list(range(50)), 1.0, 0.0)]]
-    assert victim(codes, gains) == 0
+    large, small = index_of(range(60)), index_of(range(50))
+    gains = [[gains_of(large, 20.0, 20.0)], [gains_of(small, 1.0, 0.0)]]
+    assert victim([[large], [small]], gains) == 0
 
 
 def test_victim_when_a_relation_has_two_attributes_then_the_worse_one_tells() -> None:
-    codes = [[np.arange(60)], [np.arange(50), np.arange(50)]]
+    one, two = index_of(range(60)), index_of(range(50))
     gains = [
-        [gains_of(list(range(60)), 600.0, 600.0)],
-        [gains_of(list(range(50)), 500.0, 500.0), gains_of(list(range(50)), 990.0, 10.0)],
+        [gains_of(one, 600.0, 600.0)],
+        [gains_of(two, 500.0, 500.0), gains_of(two, 990.0, 10.0)],
     ]
-    assert victim(codes, gains) == 1
+    assert victim([[one], [two, two]], gains) == 1

@@ -308,29 +308,37 @@ def test_miner_when_a_relation_makes_little_of_its_rows_then_others_get_the_memo
     assert online[True] > online[False]
 
 
-def test_miner_when_a_relation_has_many_narrow_rows_then_a_flush_needs_little_for_each(
+def test_miner_when_a_relation_has_many_narrow_rows_then_copies_of_them_fit_working_memory(
     make_join: MakeJoin,
 ) -> None:
-    """What is made of all rows for a moment has to fit beside them."""
-    rng, count_of_rows = np.random.default_rng(1), 100_000
-    centre = batch(**{f"a{i}": rng.integers(0, 1 << 40, count_of_rows) for i in (1, 2, 3)})
+    """What is made of all rows for a moment, when some come, leave or are counted."""
+    rng = np.random.default_rng(1)
+
+    def centre(rows: int) -> pa.RecordBatch:
+        return batch(**{f"a{i}": rng.integers(0, 1 << 40, rows) for i in (1, 2, 3)})
+
     leaves = [batch(**{f"a{i}": [1]}) for i in (1, 2, 3)]
     spec = multiway_spec(
-        {f"r{i}": rows.schema for i, rows in enumerate([centre, *leaves])},
+        {f"r{i}": rows.schema for i, rows in enumerate([centre(1), *leaves])},
         [(f"r0.a{i}", f"r{i}.a{i}") for i in (1, 2, 3)],
     )
-    join = make_join("miner", spec, 40_000_000)
-    list(join.push(0, centre))
-    assert join._make_room()  # which sets the areas
-    held = len(join.tables[0])
     tracemalloc.start()
     try:
-        assert join._make_room()
-        stays, peak = tracemalloc.get_traced_memory()
+        join = make_join("miner", spec, 8_000_000)
+        for side, rows in enumerate([centre(100_000), *leaves]):
+            list(join.push(side, rows))
+        assert join.ctx.counters.flushed_rows > 40_000
+        steps: list[Callable[[], object]] = [join._make_room, join.pending]
+        steps += [lambda: list(join.push(0, centre(800)))] * 40
+        taken = []
+        for step in steps:
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            step()
+            taken.append(tracemalloc.get_traced_memory()[1] - before)
     finally:
         tracemalloc.stop()
-    assert len(join.tables[0]) < held
-    assert peak - stays < 24 * held
+    assert max(taken) < join.working_bytes, taken
 
 
 def test_mjoin_when_all_join_on_one_attribute_then_flushes_a_bucket_of_every_input(

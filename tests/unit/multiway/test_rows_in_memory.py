@@ -5,9 +5,10 @@ import pyarrow as pa
 import pytest
 
 from dovetail.multiway import multiway_spec
-from dovetail.multiway.keyindex import KeyIndex
+from dovetail.multiway.keyindex import BYTES_PER_ROW, KeyIndex
 from dovetail.multiway.payload import Chunk, Payload
 from dovetail.multiway.rows import Encoder, Part, Table
+from dovetail.multiway.ticks import BYTES_PER_RUN, ArrivalTicks
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("text", pa.string())])
 SPEC = multiway_spec({"l": SCHEMA, "m": SCHEMA, "r": SCHEMA}, [("l.a", "m.a"), ("m.b", "r.b")])
@@ -29,10 +30,13 @@ def table_of(batches: list[pa.RecordBatch]) -> Table:
     return table
 
 
-def test_index_when_runs_are_merged_and_rows_leave_then_finds_what_a_scan_finds() -> None:
+@pytest.mark.parametrize("merge_rows", [2, 20, 1 << 20])
+def test_index_when_runs_are_merged_and_rows_leave_then_finds_what_a_scan_finds(
+    merge_rows: int,
+) -> None:
     rng = np.random.default_rng(3)
-    index, codes = KeyIndex(), np.zeros(0, dtype=np.int64)
-    for _ in range(30):
+    index, codes = KeyIndex(merge_rows), np.zeros(0, dtype=np.int64)
+    for _ in range(60):
         some = rng.integers(0, 20, int(rng.integers(1, 8)))
         index.insert(some, len(codes))
         codes = np.concatenate([codes, some])
@@ -40,6 +44,14 @@ def test_index_when_runs_are_merged_and_rows_leave_then_finds_what_a_scan_finds(
         index.remove(gone, np.cumsum(~gone) - 1)
         codes = codes[~gone]
         index.check(codes)
+        assert index.nbytes == BYTES_PER_ROW * len(codes)
+        assert len(index._runs) <= 32 + 2 * len(codes) // merge_rows
+        if len(codes):
+            ordered, some = np.sort(codes), int(rng.integers(1, len(codes) + 1))
+            assert index.lowest(some) == ordered[some - 1]
+            assert index.highest(some) == ordered[-some]
+            assert index.middle() == ordered[(len(codes) - 1) // 2]
+            assert index.count_up_to(7) == (codes <= 7).sum()
         low = rng.integers(0, 20, 5)
         for high in (low, low + 2):
             hits = index.probe(low, high)
@@ -68,6 +80,38 @@ def test_table_when_rows_leave_then_every_index_and_the_rows_follow() -> None:
         assert table.payload.gather(np.arange(len(table))).equals(kept)
         assert table.codes[0].tolist() == kept.column("a").to_pylist()
         assert table.codes[1].tolist() == kept.column("b").to_pylist()
+
+
+@pytest.mark.parametrize("first", [0, 2**30 - 20, 2**40])
+def test_ticks_when_rows_come_and_leave_then_each_keeps_its_own(first: int) -> None:
+    rng = np.random.default_rng(first % 7)
+    ticks, expected = ArrivalTicks(), np.zeros(0, dtype=np.int64)
+    for tick in range(first, first + 40):
+        some = np.sort(2 * tick + rng.integers(0, 2, int(rng.integers(1, 6))))
+        ticks.append(some)
+        expected = np.concatenate([expected, some])
+        kept = rng.random(len(expected)) > 0.2
+        ticks.remove(np.cumsum(kept, dtype=np.int32) - 1)
+        expected = expected[kept]
+        ticks.check(len(expected))
+        slots = rng.permutation(len(expected))
+        assert ticks.take(slots).tolist() == expected[slots].tolist()
+        marked = rng.random(len(expected)) < 0.3
+        assert ticks.newest(marked) == max(expected[marked], default=None)
+        assert ticks.mean(marked) == pytest.approx(expected[marked].mean() if marked.any() else 0)
+        assert ticks.nbytes <= BYTES_PER_RUN * len(np.unique(expected))
+
+
+def test_table_when_rows_come_in_batches_then_takes_up_what_was_reserved_for_them() -> None:
+    batches = [rows(50, seed) for seed in range(6)]
+    table = table_of(batches)
+    beside = table.nbytes - table.payload.nbytes
+    arrays = [*table.codes, table.bits, table.copied, *table.ats.__dict__.values()]
+    for attribute in range(2):
+        arrays += [table.index(attribute)._slots, *table.index(attribute)._runs]
+    assert beside == sum(array.nbytes for array in arrays), "what is counted is what is held"
+    assert beside == 300 * (2 * (8 + 8 + 4) + 2) + 6 * 8
+    assert beside <= sum(Encoder(SPEC, 1).arriving_bytes(some.num_rows) for some in batches)
 
 
 def test_payload_when_few_rows_die_then_they_weigh_on_until_a_sixteenth_is_dead() -> None:

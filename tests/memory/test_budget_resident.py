@@ -45,12 +45,10 @@ SCHEMAS = tuple(
 SPEC = TwoWaySpec(*SCHEMAS[:2], ("k",), ("k",))
 BAND = 1
 BAND_SPEC = TwoWaySpec(*SCHEMAS[:2], ("k",), ("k",), BAND)
-CHAIN = "a chain of three"
-CHAIN_SPEC = multiway_spec(
-    dict(zip(("left", "right", "third"), SCHEMAS, strict=True)),
-    [("left.k", "right.k"), ("left.left_n", "third.k")],
-)
 ROW_BYTES = 8 + 8 + 8 + 4 + STRING_BYTES
+NARROW, WIDE = "a chain of three, narrow rows", "a chain of three, wide rows"
+#: how many columns the rows of a chain have, and how long their strings are
+CHAINS = {NARROW: (2, 0), WIDE: (4, 160)}
 STRIDE = 2_654_435_761
 LOOKUP = SemiStreamSpec(
     SCHEMAS[0], pa.schema([("k", pa.int64()), ("text", pa.string())]), ("k",), ("k",), "left"
@@ -79,7 +77,8 @@ TABLE_ROW_BYTES = 8 + 8 + 4 + TEXT_BYTES  # the code among them
         ("pmj", 8, 20, "spread"),
         ("pmj", 8, 5, "a band"),
         ("dphj", 8, 20, "spread"),
-        ("miner", 8, 10, CHAIN),
+        ("miner", 16, 3, NARROW),
+        ("miner", 16, 20, WIDE),
     ],
 )
 def test_resident_size_when_input_is_many_times_the_budget_then_keeps_to_it(
@@ -204,10 +203,13 @@ class Source:
     with a number has the third row with that key for its partner, if there is one.
     """
 
-    def __init__(self, rows: int, one_key: bool, band: int = 0) -> None:
+    def __init__(
+        self, rows: int, one_key: bool, band: int = 0, string_bytes: int = STRING_BYTES
+    ) -> None:
         self.rows = rows
         self._one_key = one_key
         self._band = band
+        self._string_bytes = string_bytes
         self._prime = _prime_above(rows)
         self._rng = np.random.default_rng(0)
         self._numbers = np.zeros(0)
@@ -218,8 +220,9 @@ class Source:
         if len(self._numbers) < rows:
             # the payload is made once: making it anew for every batch would take most of the time
             self._numbers = self._rng.random(rows)
-            self._letters = self._rng.integers(97, 123, rows * STRING_BYTES, dtype=np.uint8)
-        offsets = np.arange(0, (rows + 1) * STRING_BYTES, STRING_BYTES, dtype=np.int32)
+            letters = rows * self._string_bytes
+            self._letters = self._rng.integers(97, 123, letters, dtype=np.uint8)
+        offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(self._string_bytes)
         text = pa.Array.from_buffers(
             pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(self._letters)]
         )
@@ -255,7 +258,20 @@ class Source:
 
 
 def source_of(rows: int, keys: str) -> Source:
-    return Source(rows, keys == "one on the left", BAND if keys == "a band" else 0)
+    _, string_bytes = CHAINS.get(keys, (0, STRING_BYTES))
+    return Source(rows, keys == "one on the left", BAND if keys == "a band" else 0, string_bytes)
+
+
+def chain_of(columns: int) -> Any:
+    """The spec of a chain of three inputs, with so many of their columns."""
+    names = ("left", "right", "third")
+    return multiway_spec(
+        {
+            name: pa.schema([schema.field(number) for number in range(columns)])
+            for name, schema in zip(names, SCHEMAS, strict=True)
+        },
+        [("left.k", "right.k"), ("left.left_n", "third.k")],
+    )
 
 
 def _prime_above(number: int) -> int:
@@ -311,23 +327,27 @@ class Join:
 
 def drive(budget: int, input_bytes: int, algorithm: str, keys: str) -> dict[str, Any]:
     """Push, poll, save now and then, finish, clean up."""
-    spec = {"a band": BAND_SPEC, CHAIN: CHAIN_SPEC}.get(keys, SPEC)
+    spec: Any = BAND_SPEC if keys == "a band" else SPEC
+    row_bytes, new = ROW_BYTES, make
+    if keys in CHAINS:
+        columns, string_bytes = CHAINS[keys]
+        spec, new = chain_of(columns), make_chain
+        row_bytes = 8 * columns if columns < 4 else ROW_BYTES - STRING_BYTES + string_bytes
     sides = range(len(spec.schemas))
-    source = source_of(-(-input_bytes // ROW_BYTES // len(sides)), keys)
-    batch_rows = max(500, min(budget // 20 // ROW_BYTES, 100_000))
+    source = source_of(-(-input_bytes // row_bytes // len(sides)), keys)
+    batch_rows = max(500, min(budget // 20 // row_bytes, 100_000))
     with tempfile.TemporaryDirectory() as directory:
         join = Join(
             Path(directory),
             budget,
             spec.schemas,
-            lambda context, snapshot: (make_chain if keys == CHAIN else make)(
-                algorithm, spec, context, snapshot
-            ),
+            lambda context, snapshot: new(algorithm, spec, context, snapshot),
         )
         started = time.perf_counter()
         for number, start in enumerate(range(0, source.rows, batch_rows)):
             for side in sides:
-                join.take(join.operator.push(side, source.batch(side, start, batch_rows)))
+                batch = source.batch(side, start, batch_rows).select(spec.schemas[side].names)
+                join.take(join.operator.push(side, batch))
             if number % 40 == 20:
                 join.take(join.operator.poll(50_000))
             if number % 100 == 50:
@@ -348,7 +368,7 @@ def drive(budget: int, input_bytes: int, algorithm: str, keys: str) -> dict[str,
         cleaned = time.perf_counter()
     return {
         "rows": len(sides) * source.rows,
-        "input_bytes": len(sides) * source.rows * ROW_BYTES,
+        "input_bytes": len(sides) * source.rows * row_bytes,
         "rows_out": join.rows_out,
         "flushed_bytes": join.flushed_bytes,
         "push_seconds": round(pushed - started, 1),
@@ -431,7 +451,7 @@ def child(settings: dict[str, Any]) -> dict[str, Any]:
     baseline = resident.now()
     with resident:
         measured = drive(budget, times * budget, algorithm, keys)
-    inputs = 3 if keys == CHAIN else 2
+    inputs = 3 if keys in CHAINS else 2
     rows = measured["rows"] // inputs
     return measured | {
         "budget": budget,

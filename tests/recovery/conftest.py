@@ -62,6 +62,11 @@ def expected_join(left: pa.Table, right: pa.Table, algorithm: str = "") -> pa.Ta
     return pa.concat_tables(joined).select(names)
 
 
+def shares_of(algorithm: str) -> list[int] | None:
+    """Into how many parts a join of several inputs cuts each attribute: both of them in two."""
+    return [2, 2] if algorithm in MULTIWAY else None
+
+
 def versions_met(left: pa.Table, tables: list[pa.Table], found: pa.Table) -> list[list[int]]:
     """For each left row, in the order of their numbers, the versions of a table it may have met."""
     wanted = [_by_row(expected_join(left, table)) for table in tables]
@@ -145,6 +150,7 @@ class Job:
             told = dovetail.progress(folder)
             assert told.pending_rows == 0, f"{name}: {about}"
             assert told.spilled_bytes > 0 or not spills, f"{name} spilled nothing: {about}"
+            assert told.identity.get("shares") == shares_of(name), f"{name}: {about}"
 
 
 @pytest.fixture
@@ -177,6 +183,7 @@ class Tools:
     make_rows = staticmethod(make_rows)
     multiset = staticmethod(multiset)
     expected_join = staticmethod(expected_join)
+    shares_of = staticmethod(shares_of)
     versions_met = staticmethod(versions_met)
     read_folder = staticmethod(read_folder)
     assert_same = staticmethod(assert_same)

@@ -14,9 +14,10 @@ and go to ROOT/shed), master, memory, partitions, slice_ms, points, java (option
 any Spark setting with its dots.
 
 An algorithm is a name, or `name-within-width` for a band join; one for several inputs joins copies
-of left rows besides, in partitions by two attributes. Several algorithms, with commas in between,
-make one query of as many joins of the same inputs; a column `by` tells their rows apart.
-The first has the partitions asked for and ROOT/state, the others one and ROOT/state-<algorithm>.
+of left rows besides, in four partitions, each of two attributes being cut in two. Several
+algorithms, with commas in between, make one query of as many joins of the same inputs; a column
+`by` tells their rows apart. The first has ROOT/state, the others have ROOT/state-<algorithm>; a
+join of two inputs that is the first has the partitions asked for, any other one.
 With `faults` each has a query of its own, in ROOT/<algorithm>, and they take turns at the points.
 """
 
@@ -44,9 +45,7 @@ from dovetail.spark.session import local_session
 
 Batches = Iterator[pa.RecordBatch]
 LEAST_KB_OF_THREE = 110  # a partition of a join of three inputs needs about as much
-# Two for each attribute: a row of an input that has one of them goes to two. Beside other joins,
-# only one attribute is cut, for each task costs time.
-PARTITIONS_OF_THREE, BESIDE_OTHERS = 4, 2
+PARTITIONS_OF_THREE = 4  # two for each attribute: a row of an input that has one goes to two
 
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
@@ -141,13 +140,12 @@ class Runner:
             "explode(array_repeat(left_id, cast(left_id % 3 as int))) as third_n",
         )
         each = max(LEAST_KB_OF_THREE, int(self.memory.removesuffix("KB")) // self.partitions)
-        partitions = BESIDE_OTHERS if beside else PARTITIONS_OF_THREE
         joined = dovetail.join_all(
             {"left": self.stream(root, "left"), "right": self.stream(root, "right"),
              "third": third},
             on=[("left.k", "right.k"), ("left.left_id", "third.third_id")],
-            memory=f"{each * partitions}KB",
-            partitions=partitions,
+            memory=f"{each * PARTITIONS_OF_THREE}KB",
+            partitions=PARTITIONS_OF_THREE,
             state=root / (f"state-{algorithm}" if beside else "state"),
             slice_ms=self.slice_ms,
             algorithm=algorithm,
@@ -186,10 +184,12 @@ class Runner:
                     failures.append(str(error)[:2000])
             armed.unlink(missing_ok=True)
             self.read_sink(home, root / "results" / f"{point}.parquet")
+            told = dovetail.progress(home / "state")
             report[point] = {
                 "fired": armed.with_suffix(".fired").exists(),
                 "failures": failures,
-                "spilled": dovetail.progress(home / "state").spilled_bytes,
+                "spilled": told.spilled_bytes,
+                "shares": told.identity.get("shares"),
             }
         (root / "report.json").write_text(json.dumps(report))
 

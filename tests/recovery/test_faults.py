@@ -133,6 +133,7 @@ def test_output_when_a_task_dies_at_a_point_then_equals_the_oracle(
     spills = query["job"] == "join" and point != "mid-claim"
     assert told["spilled"] > 0 or not spills, f"{about}: nothing was spilled"
     home, algorithm, number = home_of(way, point)
+    assert told["shares"] == tools.shares_of(algorithm), about
     left = rows_until(root / home, "left", number)
     right = rows_until(root / home, "right", number if query["job"] == "join" else 1)
     if "shed" in query:

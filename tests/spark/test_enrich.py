@@ -53,7 +53,7 @@ def test_enrich_when_algorithm_and_kind_vary_then_equals_spark(
     about = f"{algorithm}, {how}, seed {SEED}: {progress}"
     assert progress.pending_rows == 0, about
     assert 0 < progress.memory["total"] <= progress.budget_bytes, about
-    staged = sum(path.stat().st_size for path in (inputs.state / "table").rglob("rows.arrows"))
+    staged = sum(path.stat().st_size for path in (inputs.state / "table").rglob("records.bin"))
     if how in ("inner", "left"):
         assert staged > 2 * progress.budget_bytes, f"{about}: the table fits into memory"
     inputs.check(about, inputs.enriched(how))
@@ -190,7 +190,7 @@ def test_enrich_when_columns_are_chosen_then_adds_and_stages_only_those(
     expected = inputs.batch("stream").join(inputs.batch("table").drop("table_text"), "k", how)
     assert enriched.columns == expected.columns
     same_rows(enriched, expected, f"chosen columns, {how}, seed {SEED}")
-    staged = sum(path.stat().st_size for path in (inputs.state / "table").rglob("rows.arrows"))
+    staged = sum(path.stat().st_size for path in (inputs.state / "table").rglob("records.bin"))
     assert staged < 300 * 1000, "the text was staged too"
 
 

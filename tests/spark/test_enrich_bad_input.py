@@ -250,8 +250,8 @@ def test_state_when_of_a_join_or_of_another_query_then_is_refused(bench: Any) ->
 @pytest.mark.parametrize(
     ("name", "position", "how"),
     [
-        ("rows.arrows", 0.5, "refresh"),
-        ("rows.arrows", 0.9, "restore"),
+        ("records.bin", 0.5, "refresh"),
+        ("records.bin", 0.9, "restore"),
         ("codes.bin", 0.5, "refresh"),
         ("fences.bin", 0.5, "restore"),
         ("table.json", 0.5, "refresh"),
@@ -275,7 +275,7 @@ def test_staged_table_when_damaged_then_names_the_file_and_either_remedy_works(
     ("lost", "how"),
     [
         ("v000001/p00000", "refresh"),
-        ("v000001/p00000/rows.arrows", "refresh"),
+        ("v000001/p00000/records.bin", "refresh"),
         ("v000001/p00000/codes.bin", "restore"),
     ],
 )
@@ -338,7 +338,7 @@ def test_staging_when_killed_before_the_end_then_starts_over(bench: Any) -> None
     half = bench.state / "table" / "v000001"
     assert (half / "p00000").exists()
     assert not (half / "staged.json").exists()
-    (half / "p00000" / "rows.arrows").write_bytes(b"half a file")
+    (half / "p00000" / "records.bin").write_bytes(b"half a file")
     (half / "attempt-of-one-that-died").mkdir()
     goes_on(bench, "after staging was killed")
     assert not list(half.glob("attempt-*"))

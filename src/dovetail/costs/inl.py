@@ -8,7 +8,8 @@ index itself is taken to be in memory and is not counted.
 A page here is what the index points to and the cache keeps: of our own joins a leaf, about 8 KiB of
 a staged page (`semistream.leaves`). They take `batch_rows` rows at a time and need a page once for
 all of them: a page with the probability p is needed by a batch of n with 1 - (1 - p)^n. And they
-settle the rows of `pages_at_once` pages together. With both at 1 it is the paper's.
+settle the rows of `pages_at_once` pages together, for which they open every one of `chunks` that
+some of these pages lie in once. With the first two at 1 and no chunks it is the paper's.
 """
 
 import math
@@ -18,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.costs.meshjoin import MeshFactors, Workload
-from dovetail.costs.storage import Floats, Storage
+from dovetail.costs.storage import Floats, Storage, hit_at_random
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.memory import format_bytes
 
@@ -39,7 +40,7 @@ class InlModel:
     """The cost model, for a stream that asks for each page with a known probability.
 
     Of the factors, a row costs `receive`, `probe`, `lookup`, and `output` for each of its results;
-    pages that are used together cost a `call`, and each that is read costs a `chunk`.
+    pages that are used together cost a `call`, and what is opened to read them, a `chunk` each.
     """
 
     workload: Workload
@@ -49,6 +50,7 @@ class InlModel:
     batch_rows: float = 1.0  #: that come together and share a page
     requests_per_page: int = 1  #: 2 where codes and rows lie apart
     pages_at_once: float = 1.0  #: that rows are settled from in one step
+    chunks: int = 0  #: that the table's pages lie in; 0: each page is one
 
     def __post_init__(self) -> None:
         for name in ("batch_rows", "pages_at_once"):
@@ -109,7 +111,15 @@ class InlModel:
     def _read_seconds(self) -> float:
         page_bytes = float(self.workload.page_bytes)
         read = self.storage.read_seconds(self.requests_per_page, page_bytes)
-        return read + self.factors.chunk
+        return read + self._chunks_per_page * self.factors.chunk
+
+    @property
+    def _chunks_per_page(self) -> float:
+        """How many chunks are opened for a page that is read, with those that are read with it."""
+        if not self.chunks:
+            return 1.0
+        together = max(1.0, min(self.pages_at_once, float(self._misses[0]) * self.batch_rows))
+        return hit_at_random(self.chunks, together) / together
 
 
 def least_memory(model: InlModel, rate: float) -> InlPlan:

@@ -240,9 +240,10 @@ class Share:
         shares = seek.spread_over_pages(self.stream.probability, work.table_pages)
         factors = self.plan.machine.factors
         together = leaves_at_once(self.working, work.page_bytes)
+        chunks = -(-self.rows // (page_rows * chunk_pages(max(1, int(page_rows * self.row_bytes)))))
         model = inl.InlModel(
-            work, factors, self.storage, shares, self.slice_rows, 2, pages_at_once=together
-        )
+            work, factors, self.storage, shares, self.slice_rows, 2, together, chunks
+        )  # fmt: skip
         pool = (self.memory - index) / 2
         best = inl.best_rate(model, pool / (1 + OBJECT_BYTES / work.page_bytes))
         read = best.page_reads_per_row * work.page_bytes

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.ssbj import Stream
-from dovetail.costs.storage import Floats, Storage
+from dovetail.costs.storage import Floats, Storage, hit_at_random
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
@@ -34,7 +34,7 @@ from dovetail.semistream.cache import KEY_BYTES
 from dovetail.semistream.seek import CACHE_SHARE, gap_pages
 from dovetail.semistream.table import CODE_BYTES
 
-WAITING_BYTES = INDEX_BYTES_PER_ROW + 40  #: of a waiting row, besides itself
+WAITING_BYTES = INDEX_BYTES_PER_ROW + 40  #: of a waiting row, besides itself, while a cache learns
 RUNS = 4  #: that a full window is merged into, each of which fetches for itself
 _NEAR_PAGES = 2  # that may lie between two rows that are fetched together
 _SETTLED_ROWS = 1 << 13  # together
@@ -101,8 +101,7 @@ class SeekModel:
         """How many chunks so many table rows lie in, on average; hot or not, they are apart."""
         if not self.table.chunk_pages:
             return 0.0
-        chunks = -(-self.table.pages // self.table.chunk_pages)
-        return chunks * -math.expm1(fetched_rows * math.log1p(-min(1 / chunks, 1 - 1e-12)))
+        return hit_at_random(-(-self.table.pages // self.table.chunk_pages), fetched_rows)
 
     def stretches(self, touched: float, through: int) -> tuple[float, float]:
         """How many reads those pages take, and how many pages are read.

@@ -10,6 +10,7 @@ file all the same (tmpfs, overlays, a busy page cache), the page cache is what i
 the note of the result says it may be.
 """
 
+import math
 import os
 import statistics
 import tempfile
@@ -110,6 +111,11 @@ def measure_storage(directory: str | os.PathLike[str]) -> Storage:
         bytes_per_second=BLOCK_BYTES / in_order,
         note="measured; of the page cache, if the system kept the file there",
     )
+
+
+def hit_at_random(places: int, draws: float) -> float:
+    """How many of some places, one at least, so many draws hit, on average."""
+    return places * -math.expm1(draws * math.log1p(-min(1 / places, 1 - 1e-12)))
 
 
 def storage_of(directory: str | os.PathLike[str]) -> Storage:

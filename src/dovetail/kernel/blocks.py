@@ -126,15 +126,26 @@ class BlockStore:
 
     def read(self, block: np.void) -> Run:
         """The rows of a block. The caller has reserved `block["length"]` bytes."""
+        data = self._readers.read_checked(*self._place(block), int(block["crc"]))
+        return self._run(block, pa.py_buffer(data))
+
+    def view(self, block: np.void) -> Run:
+        """The same, with the file mapped: for rows that stay for long, and are reserved in full."""
+        return self._run(block, self._readers.view_checked(*self._place(block), int(block["crc"])))
+
+    def _place(self, block: np.void) -> tuple[str, int, int]:
+        """The file, offset and length of a block."""
         if int(block["kind"]) == LOGGED:
             name, offset = self._logs[int(block["side"])].locate(int(block["offset"]))
         else:
             name, offset = self.files[int(block["file"])], int(block["offset"])
+        return name, offset, int(block["length"])
+
+    def _run(self, block: np.void, data: pa.Buffer) -> Run:
         length = int(block["length"])
-        data = self._readers.read_checked(name, offset, length, int(block["crc"]))
         self.counters.blocks_read += 1
         self.counters.bytes_read += length
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), self._schemas[int(block["side"])])
+        batch = pa.ipc.read_record_batch(data, self._schemas[int(block["side"])])
         *columns, codes, ats = batch.columns
         schema = pa.schema(list(self._schemas[int(block["side"])])[:-2])
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)

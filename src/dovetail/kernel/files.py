@@ -1,16 +1,24 @@
 """Reading and failing: what everything that keeps rows in files has in common.
 
 Files are read with `pread` into one buffer that the caller has reserved, not mapped: mapped pages
-would count as resident without the budget knowing.
+would count as resident without the budget knowing. Except for what is to stay anyway, and is
+reserved in full (`view_checked`): mapped, it is there at once, and what is never looked at is never
+read.
 """
 
+import mmap
 import os
 import zlib
+from functools import lru_cache
 from pathlib import Path
+
+import pyarrow as pa
 
 from dovetail.errors import StateCorruptError, StateMissingError, StorageError
 
 _MOST_OPEN = 64  # files; well below the usual limit
+_REMEMBERED_VIEWS = 256
+_CHECKED_BYTES = 1 << 20  # of a view, at a time
 
 
 def storage_problem(error: OSError, path: Path, doing: str) -> StorageError:
@@ -42,10 +50,7 @@ class Readers:
                 self._open[name] = os.open(self.directory / name, os.O_RDONLY)
             return _read_fully(self._open[name], length, offset)
         except FileNotFoundError as error:
-            raise StateMissingError(
-                f"the state file {self.directory / name} is gone; restore it from a backup, or "
-                "start over with a new state directory and a new checkpoint"
-            ) from error
+            raise self._gone(name) from error
         except OSError as error:
             raise storage_problem(error, self.directory / name, "read") from error
 
@@ -53,12 +58,45 @@ class Readers:
         """These bytes of a file, if they are what was written."""
         data = self.read(name, offset, length)
         if len(data) != length or zlib.crc32(data) != checksum:
-            raise StateCorruptError(
-                f"the state file {self.directory / name} is damaged: the block at byte {offset} "
-                "does not have the checksum it was written with. Restore the file from a backup, "
-                "or start over with a new state directory and a new checkpoint."
-            )
+            raise self._damaged(name, offset)
         return data
+
+    def view_checked(self, name: str, offset: int, length: int, checksum: int) -> pa.Buffer:
+        """The same, mapped: bytes come into memory as they are looked at.
+
+        They are checked when the process first sees them, and not again while the file is the same.
+        The view is valid for as long as anybody holds it, also without the file's name.
+        """
+        try:
+            with (self.directory / name).open("rb") as handle:
+                file = os.fstat(handle.fileno())
+                if file.st_size < offset + length:
+                    raise self._damaged(name, offset)
+                mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError as error:
+            raise self._gone(name) from error
+        except OSError as error:
+            raise storage_problem(error, self.directory / name, "read") from error
+        same = (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)
+        known = _known_view(same, offset, length, checksum)
+        if not known:
+            if _mapped_checksum(mapped, offset, length) != checksum:
+                raise self._damaged(name, offset)
+            known.append(True)
+        return pa.py_buffer(mapped)[offset : offset + length]
+
+    def _gone(self, name: str) -> StateMissingError:
+        return StateMissingError(
+            f"the state file {self.directory / name} is gone; restore it from a backup, or "
+            "start over with a new state directory and a new checkpoint"
+        )
+
+    def _damaged(self, name: str, offset: int) -> StateCorruptError:
+        return StateCorruptError(
+            f"the state file {self.directory / name} is damaged: the block at byte {offset} "
+            "does not have the checksum it was written with. Restore the file from a backup, "
+            "or start over with a new state directory and a new checkpoint."
+        )
 
     def close(self) -> None:
         for descriptor in self._open.values():
@@ -77,3 +115,21 @@ def _read_fully(descriptor: int, length: int, offset: int) -> bytes:
         data = os.pread(descriptor, length, offset)
         pieces.append(data)
     return b"".join(pieces)
+
+
+@lru_cache(maxsize=_REMEMBERED_VIEWS)
+def _known_view(_file: tuple[int, ...], _offset: int, _length: int, _checksum: int) -> list[bool]:
+    """Not empty once this piece of a file has been checked."""
+    return []
+
+
+def _mapped_checksum(mapped: mmap.mmap, offset: int, length: int) -> int:
+    """The checksum of some mapped bytes, of which only a few are in memory at a time."""
+    checksum, end = 0, offset + length
+    with memoryview(mapped) as view:
+        for start in range(offset, end, _CHECKED_BYTES):
+            stop = min(start + _CHECKED_BYTES, end)
+            checksum = zlib.crc32(view[start:stop], checksum)
+            page = start - start % mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_DONTNEED, page, stop - page)
+    return checksum

@@ -56,6 +56,7 @@ class SemiStreamJoin(Emission):
         context.budget.reserve("working", self.working_bytes)
         context.budget.reserve("page index", table.nbytes)
         table.release_bytes = release_bytes_of(total)
+        table.read_at_most(self.working_bytes // 8)
         self._window = Reservation(context.budget, "window")
         self._ended = False
         self._status = Status.IDLE

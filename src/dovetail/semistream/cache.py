@@ -300,14 +300,16 @@ class Cache:
         self._indexed = None
         for count, hits in zip(meta["blocks"], meta["hits"], strict=True):
             mine, blocks = blocks[:count], blocks[count:]
-            keys = store.read(mine[0])
+            keys = store.view(mine[0])
             rows = _no_rows(self._schema)
             counts = np.zeros(len(keys), dtype=np.int64)
             if count > 1:
-                run = store.read(mine[1])
+                run = store.view(mine[1])
                 rows = run.rows
-                first = np.searchsorted(run.codes, keys.codes, side="left")
-                counts = np.searchsorted(run.codes, keys.codes, side="right") - first
+                firsts = firsts_of(run.codes)
+                every = len(firsts) == len(keys)  # no value without rows
+                has = slice(None) if every else np.searchsorted(keys.codes, run.codes[firsts])
+                counts[has] = np.diff(firsts, append=len(rows))
             noted = int(keys.ats.sum())
             # hits since the blocks were written are taken to be spread like those before them
             spread = np.floor(np.cumsum(keys.ats) * (hits / max(1, noted))).astype(np.int64)

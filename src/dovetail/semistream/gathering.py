@@ -45,11 +45,26 @@ def gathered(
         else:
             parts.append(fetch(int(numbers[start]), positions[start:stop]))
     found = _concat(parts, schema) if parts else _nulls(0, schema)
-    if order is None:
-        return found
-    back = np.empty(len(order), dtype=np.int64)
-    back[order] = np.arange(len(order))
-    return found.take(pa.array(back))
+    return found if order is None else found.take(pa.array(_inverse(order)))
+
+
+def with_nulls(
+    positions: Rows, schema: pa.Schema, fetch: Callable[[Rows], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Rows in the order of `positions`, which are fetched in ascending order.
+
+    A negative position is a row of nulls.
+    """
+    order: Rows | None = None
+    if (positions[1:] < positions[:-1]).any():
+        order = np.argsort(positions, kind="stable")
+        positions = positions[order]
+    absent = int(np.searchsorted(positions, 0))
+    found = fetch(positions[absent:])
+    if absent:
+        schema = _nullable(schema)
+        found = _concat([_nulls(absent, schema), found], schema)
+    return found if order is None else found.take(pa.array(_inverse(order)))
 
 
 def take_rows(
@@ -65,6 +80,13 @@ def take_rows(
         return rows.take(pa.array(positions))
     rows = pa.RecordBatch.from_arrays(rows.columns, schema=_nullable(rows.schema))
     return rows.take(pa.array(positions, mask=absent))
+
+
+def _inverse(order: Rows) -> Rows:
+    """The permutation that undoes another."""
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return back
 
 
 def _concat(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -1,7 +1,8 @@
 """The staged table: one hash partition of a relation on disk, sorted by code.
 
     codes.bin     the codes of all rows, 8 bytes each, sorted
-    rows.arrows   the rows in the same order, as Arrow messages of a few pages each (chunks)
+    records.bin   the rows in the same order (see `recordfile`, also for starts.bin)
+    rows.arrows   lists, maps and structs, as Arrow messages of a few pages each; if there are any
     table.json    counts, sizes and checksums; written last, so it says that the rest is whole
     fences.bin    the first code of every page
 
@@ -10,24 +11,23 @@ reads codes alone, and payload is fetched only for rows that match. Because the 
 rows that match a key lie together; a match is a range `[low, high)` of positions.
 
 A scan reads codes with `pread` into a buffer that the caller has reserved (`codes`). A search looks
-at few of them and sees them mapped (`view`). Payload is mapped, too, since single rows are picked
-out of it. What is mapped is given back once `release_bytes` of it may have become resident. That is
-a fixed amount, whatever the budget; what is above a share of the budget is given back whenever the
+at few of them and sees them mapped (`view`). Payload is read row by row, and what is not flat is
+mapped. What is mapped is given back once `release_bytes` of it may have become resident. That is a
+fixed amount, whatever the budget; what is above a share of the budget is given back whenever the
 operator rests (`release`).
 
-On failure: a page or chunk is checked against its checksum when a process first reads it, and a
-`StateCorruptError` names the file. What has been checked is remembered for as long as the process
-lives and the files are the same ones, since a worker opens the same table in step after step. A
-table that was not written to its end has no `table.json`, and is a `StateMissingError`.
+On failure: a page or chunk (a few pages) is checked against its checksum when a process first reads
+it, and a `StateCorruptError` names the file. What has been checked is remembered for as long as the
+process lives and the files are the same ones, since a worker opens the same table in step after
+step. A table that was not written to its end has no `table.json`, and is a `StateMissingError`.
 """
 
 import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -36,13 +36,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.errors import StateMissingError
+from dovetail.errors import StateMismatchError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Counters
 from dovetail.kernel.runs import Rows
-from dovetail.semistream.gathering import NOTHING, gathered, positions_of
+from dovetail.semistream.gathering import NOTHING, gathered, positions_of, with_nulls
 from dovetail.semistream.mapping import Mapping, damaged, gone, open_for_reading
+from dovetail.semistream.recordfile import READ_BYTES, RECORDS, STARTS, Chunk, RecordFile
+from dovetail.semistream.records import is_flat
 
 PAGE_BYTES = 256 << 10
 _LEAST_PAGE_BYTES = 4 << 10
@@ -53,16 +55,8 @@ RELEASE_BYTES = 4 << 20
 _REMEMBERED_TABLES = 16
 _GAP_PAGES = 2  # between ranges that are read together
 Flags = NDArray[np.bool_]
+FORMAT = 2
 CODES, ROWS, FENCES, META = "codes.bin", "rows.arrows", "fences.bin", "table.json"
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A few pages of payload: one Arrow message."""
-
-    offset: int
-    length: int
-    checksum: int
 
 
 def page_bytes_for(budget_bytes: int | None) -> int:
@@ -77,6 +71,13 @@ def page_bytes_for(budget_bytes: int | None) -> int:
 def chunk_pages(page_bytes: int) -> int:
     """How many pages of this size a chunk is to have."""
     return max(CHUNK_PAGES, _CHUNK_BYTES // page_bytes)
+
+
+def split_columns(schema: pa.Schema) -> tuple[list[int], list[int]]:
+    """The columns that are flat, and those that are not."""
+    flat = [is_flat(field.type) for field in schema]
+    numbers = range(len(schema))
+    return [n for n in numbers if flat[n]], [n for n in numbers if not flat[n]]
 
 
 class StagedTable:
@@ -94,9 +95,10 @@ class StagedTable:
         self._chunk_rows = self.page_rows * int(meta["chunk_pages"])
         self.row_bytes = float(meta["row_bytes"])
         self._chunks = [Chunk(*entry) for entry in meta["chunks"]]
+        self._flat, self._nested = split_columns(schema)
         self._page_checksums = np.array(meta["page_checksums"], dtype=np.uint32)
-        self._page_seen, self._chunk_seen = _checked(
-            directory, len(self._page_checksums), len(self._chunks)
+        self._page_seen, self._chunk_seen, records_seen = _checked(
+            directory, len(self._page_checksums), -(-self.rows // self._chunk_rows)
         )
         self.release_bytes = release_bytes
         path = directory / FENCES
@@ -105,9 +107,22 @@ class StagedTable:
             raise damaged(path, 0)
         #: the first code of each page
         self.fences: Codes = np.frombuffer(fences, dtype=np.int64)
-        self._payload = Mapping(directory / ROWS)
+        self._payload = Mapping(directory / ROWS) if self._nested else None
+        self._records: RecordFile | None = None
+        if self._flat:
+            records = [Chunk(*entry) for entry in meta["records"]]
+            fields = pa.schema([schema.field(index) for index in self._flat])
+            self._records = RecordFile(
+                directory, fields, records, meta["start_checksums"], self._chunk_rows, self.rows,
+                records_seen,
+            )  # fmt: skip
         self._codes_fd = open_for_reading(directory / CODES)
         self._code_view: Mapping | None = None  # from the first search on
+
+    def read_at_most(self, nbytes: int) -> None:
+        """Have no more than this of rows in memory, or a single row, before they are copied out."""
+        if self._records is not None:
+            self._records.read_bytes = min(READ_BYTES, nbytes)
 
     @property
     def version(self) -> str:
@@ -121,7 +136,8 @@ class StagedTable:
     @property
     def nbytes(self) -> int:
         """What an open table itself keeps in memory."""
-        return 14 * self.pages + 200 * len(self._chunks)
+        chunks = len(self._chunk_seen) * (bool(self._nested) + bool(self._flat))
+        return 14 * self.pages + 200 * chunks
 
     def page_start(self, page: int) -> int:
         """The position of a page's first row."""
@@ -229,24 +245,42 @@ class StagedTable:
         """The rows at these positions, in any order; a negative position is a row of nulls."""
         if columns is not None and not columns:
             return NOTHING
-
-        def fetch(number: int, at: Rows) -> pa.RecordBatch:
-            chunk = self._chunk(number)
-            if columns is not None:
-                chunk = chunk.select(list(columns))
-            return chunk.take(pa.array(at - number * self._chunk_rows))
-
-        schema = self.schema
-        if columns is not None:
-            schema = pa.schema([schema.field(index) for index in columns])
-        found = gathered(positions, positions // self._chunk_rows, schema, fetch)
+        wanted = range(len(self.schema)) if columns is None else columns
+        schema = pa.schema([self.schema.field(index) for index in wanted])
+        found = with_nulls(positions, schema, lambda sorted_: self._fetch(sorted_, wanted, schema))
         self.release(self.release_bytes)
         return found
 
+    def _fetch(
+        self, positions: Rows, wanted: Sequence[int], schema: pa.Schema
+    ) -> pa.RecordBatch:  # fmt: skip
+        """These columns of the rows at some positions, which are in ascending order."""
+        chunks = positions // self._chunk_rows
+        self.counters.blocks_read += int(np.count_nonzero(np.diff(chunks))) + bool(len(chunks))
+        found: dict[int, pa.Array] = {}
+        flat = [self._flat.index(index) for index in wanted if index in self._flat]
+        if flat and self._records is not None:
+            arrays = self._records.take(positions, flat, self.release_bytes)
+            found |= zip((self._flat[at] for at in flat), arrays, strict=True)
+        nested = [self._nested.index(index) for index in wanted if index in self._nested]
+        if nested:
+            fields = pa.schema([self.schema.field(self._nested[at]) for at in nested])
+
+            def fetch(number: int, at: Rows) -> pa.RecordBatch:
+                chunk = self._chunk(number).select(nested)
+                return chunk.take(pa.array(at - number * self._chunk_rows))
+
+            rows = gathered(positions, chunks, fields, fetch)
+            found |= zip((self._nested[at] for at in nested), rows.columns, strict=True)
+        return pa.RecordBatch.from_arrays([found[index] for index in wanted], schema=schema)
+
     def verify(self) -> None:
         """Read everything once; raises if any of it is not what was written."""
-        for number in range(len(self._chunks)):
-            self._chunk(number)
+        for number in range(len(self._chunk_seen)):
+            if self._nested:
+                self._chunk(number)
+            if self._records is not None:
+                self._records.verify(number)
         pages = max(1, self._chunk_rows // self.page_rows)
         for first in range(0, self.pages, pages):
             self.codes(first, min(first + pages, self.pages))
@@ -254,11 +288,13 @@ class StagedTable:
 
     def close(self) -> None:
         os.close(self._codes_fd)
-        self._payload.close()
-        if self._code_view is not None:
-            self._code_view.close()
+        for opened in (self._payload, self._code_view, self._records):
+            if opened is not None:
+                opened.close()
 
     def _chunk(self, number: int) -> pa.RecordBatch:
+        """The columns that are not flat, of a few pages."""
+        assert self._payload is not None
         chunk = self._chunks[number]
         if self._touched_bytes + chunk.length > self.release_bytes:
             self.release(0)
@@ -267,11 +303,12 @@ class StagedTable:
             self._verify(chunk, data)
             self._chunk_seen[number] = True
         self._payload.touch(chunk.offset, chunk.length)
-        self.counters.blocks_read += 1
-        return pa.ipc.read_record_batch(data, self.schema)
+        schema = pa.schema([self.schema.field(index) for index in self._nested])
+        return pa.ipc.read_record_batch(data, schema)
 
     def _verify(self, chunk: Chunk, data: pa.Buffer) -> None:
         """Check a chunk against its checksum; no more of it than a page stays resident."""
+        assert self._payload is not None
         checksum = 0
         for start in range(0, len(data), PAGE_BYTES):
             stop = min(start + PAGE_BYTES, len(data))
@@ -283,20 +320,24 @@ class StagedTable:
     @property
     def _touched_bytes(self) -> int:
         """What may be resident of the files."""
-        codes = self._code_view.touched_bytes if self._code_view is not None else 0
-        return self._payload.touched_bytes + codes
+        opened = (self._payload, self._code_view, self._records)
+        return sum(one.touched_bytes for one in opened if one is not None)
 
     def release(self, above: int) -> None:
         """Give back what is mapped, if more than this much of it may be resident."""
         if self._touched_bytes > above:
-            self._payload.release()
-            if self._code_view is not None:
-                self._code_view.release()
+            for one in (self._payload, self._code_view, self._records):
+                if one is not None:
+                    one.release()
 
 
-def _checked(directory: Path, pages: int, chunks: int) -> tuple[Flags, Flags]:
-    """Which pages and chunks this process has checked before, in the very files that are there."""
-    files = [path.stat() for path in (directory / CODES, directory / ROWS) if path.exists()]
+def _checked(directory: Path, pages: int, chunks: int) -> tuple[Flags, Flags, Flags]:
+    """Which pages, chunks and chunks of records this process has checked before.
+
+    In the very files that are there.
+    """
+    paths = [directory / name for name in (CODES, ROWS, RECORDS, STARTS)]
+    files = [path.stat() for path in paths if path.exists()]
     written = tuple((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns) for file in files)
     return _known(str(directory), written, pages, chunks)
 
@@ -304,8 +345,9 @@ def _checked(directory: Path, pages: int, chunks: int) -> tuple[Flags, Flags]:
 @lru_cache(maxsize=_REMEMBERED_TABLES)
 def _known(
     _directory: str, _written: tuple[Any, ...], pages: int, chunks: int
-) -> tuple[Flags, Flags]:
-    return np.zeros(pages, dtype=np.bool_), np.zeros(chunks, dtype=np.bool_)
+) -> tuple[Flags, Flags, Flags]:
+    flags = [np.zeros(count, dtype=np.bool_) for count in (pages, chunks, chunks)]
+    return flags[0], flags[1], flags[2]
 
 
 def _read_meta(directory: Path) -> dict[str, Any]:
@@ -314,7 +356,7 @@ def _read_meta(directory: Path) -> dict[str, Any]:
         checksum, _, body = path.read_bytes().partition(b"\n")
         if int(checksum) != zlib.crc32(body):
             raise ValueError("checksum")
-        return cast("dict[str, Any]", json.loads(body))
+        meta = cast("dict[str, Any]", json.loads(body))
     except FileNotFoundError:
         raise StateMissingError(
             f"{directory} holds no staged table: {META} is not there. Stage the table again "
@@ -324,6 +366,13 @@ def _read_meta(directory: Path) -> dict[str, Any]:
         raise damaged(path, 0) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
+    if meta.get("format") != FORMAT:
+        raise StateMismatchError(
+            f"{directory} was staged by another version of Dovetail, in format "
+            f"{meta.get('format', 1)}; this one reads format {FORMAT}. Stage the table again "
+            "(dovetail.refresh)."
+        )
+    return meta
 
 
 def _read(path: Path) -> bytes:

@@ -4,13 +4,25 @@ import json
 import os
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import Codes
-from dovetail.semistream.table import CHUNK_PAGES, CODES, FENCES, META, PAGE_BYTES, ROWS, Chunk
+from dovetail.semistream.recordfile import RECORDS, START_BYTES, STARTS, Chunk
+from dovetail.semistream.records import RecordFormat
+from dovetail.semistream.table import (
+    CHUNK_PAGES,
+    CODES,
+    FENCES,
+    FORMAT,
+    META,
+    PAGE_BYTES,
+    ROWS,
+    split_columns,
+)
 
 
 class TableWriter:
@@ -24,7 +36,8 @@ class TableWriter:
         chunk_pages: int = CHUNK_PAGES,
     ) -> None:
         self._directory = directory
-        self._schema = schema
+        self._flat, self._nested = split_columns(schema)
+        self._format = RecordFormat(pa.schema([schema.field(index) for index in self._flat]))
         self._page_bytes = page_bytes
         self._chunk_pages = chunk_pages
         self._page_rows = 0  # known from the first rows
@@ -32,17 +45,29 @@ class TableWriter:
         self._waiting_rows = 0
         self._rows = 0
         self._last: int | None = None
+        self._records: list[Chunk] = []
+        self._start_checksums: list[int] = []
         self._chunks: list[Chunk] = []
+        self._files: dict[str, IO[bytes]] = {}
         self._page_checksums: list[int] = []
         self._fences: list[Codes] = []
         self._row_bytes = 0
         try:
             directory.mkdir(parents=True)
-            self._codes_file = (directory / CODES).open("xb")
-            self._rows_file = (directory / ROWS).open("xb")
-            self._rows_file.write(schema.serialize())
+            self._open(CODES)
+            if self._flat:
+                self._open(RECORDS)
+                if self._format.width is None:
+                    self._open(STARTS).write(bytes(START_BYTES))
+            if self._nested:
+                nested = pa.schema([schema.field(index) for index in self._nested])
+                self._open(ROWS).write(nested.serialize())
         except OSError as error:
             raise storage_problem(error, directory, "write to") from error
+
+    def _open(self, name: str) -> IO[bytes]:
+        self._files[name] = (self._directory / name).open("xb")
+        return self._files[name]
 
     def append(self, codes: Codes, rows: pa.RecordBatch) -> None:
         if not len(codes):
@@ -64,6 +89,7 @@ class TableWriter:
             self._write(self._waiting_rows)
         fences = np.concatenate(self._fences) if self._fences else np.zeros(0, dtype=np.int64)
         meta = {
+            "format": FORMAT,
             "rows": self._rows,
             "last_code": self._last,
             "page_rows": self._page_rows or 1,
@@ -71,12 +97,13 @@ class TableWriter:
             "row_bytes": self._row_bytes / max(1, self._rows),
             "page_checksums": self._page_checksums,
             "fences_checksum": zlib.crc32(fences.tobytes()),
+            "records": [[c.offset, c.length, c.checksum] for c in self._records],
+            "start_checksums": self._start_checksums,
             "chunks": [[c.offset, c.length, c.checksum] for c in self._chunks],
         }
         try:
-            fences_file = (self._directory / FENCES).open("xb")
-            fences_file.write(fences.tobytes())
-            for handle in (fences_file, self._codes_file, self._rows_file):
+            self._open(FENCES).write(fences.tobytes())
+            for handle in self._files.values():
                 handle.flush()
                 os.fsync(handle.fileno())
                 handle.close()
@@ -106,10 +133,25 @@ class TableWriter:
         for start in range(0, len(codes), self._page_rows):
             page = codes[start : start + self._page_rows].tobytes()
             self._page_checksums.append(zlib.crc32(page))
-            self._codes_file.write(page)
+            self._files[CODES].write(page)
         self._fences.append(codes[:: self._page_rows].copy())
-        message = rows.serialize()
-        self._chunks.append(Chunk(self._rows_file.tell(), message.size, zlib.crc32(message)))
-        self._rows_file.write(message)
+        if self._flat:
+            self._write_records(rows.select(self._flat))
+        if self._nested:
+            message = rows.select(self._nested).serialize()
+            file = self._files[ROWS]
+            self._chunks.append(Chunk(file.tell(), message.size, zlib.crc32(message)))
+            file.write(message)
         self._rows += len(codes)
-        self._row_bytes += message.size
+        self._row_bytes += rows.nbytes
+
+    def _write_records(self, rows: pa.RecordBatch) -> None:
+        data, ends = self._format.encode(rows)
+        file = self._files[RECORDS]
+        offset = file.tell()
+        if self._format.width is None:
+            bounds = offset + np.insert(ends, 0, 0)
+            self._start_checksums.append(zlib.crc32(bounds.tobytes()))
+            self._files[STARTS].write(bounds[1:].tobytes())
+        self._records.append(Chunk(offset, data.size, zlib.crc32(data)))
+        file.write(data)

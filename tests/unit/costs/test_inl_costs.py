@@ -53,6 +53,19 @@ def test_rate_when_pages_are_used_together_then_share_a_call() -> None:
     assert replace(apart, pages_at_once=100.0).seconds_per_row(4) == pytest.approx(computing + 0.25)
 
 
+def test_rate_when_pages_share_chunks_then_each_is_opened_once_for_those_read_together() -> None:
+    factors = replace(FACTORS, chunk=1.0)
+    apart = replace(MODEL, factors=factors, batch_rows=1e6, pages_at_once=4.0)
+    in_one = replace(apart, chunks=1)
+    reads = apart.page_reads_per_row(0)
+    assert apart.seconds_per_row(0) - in_one.seconds_per_row(0) == pytest.approx(reads * 3 / 4)
+    in_two = replace(apart, chunks=2)  # four pages miss one of two chunks once in sixteen times
+    opened = 2 * (1 - 1 / 16)
+    assert apart.seconds_per_row(0) - in_two.seconds_per_row(0) == pytest.approx(
+        reads * (1 - opened / 4)
+    )
+
+
 @pytest.mark.parametrize("name", ["batch_rows", "pages_at_once"])
 def test_model_when_fewer_than_one_come_together_then_raises(name: str) -> None:
     with pytest.raises(ArgumentError, match=name):

@@ -3,7 +3,8 @@
 import errno
 import os
 import resource
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +17,13 @@ from hypothesis import strategies as st
 
 from dovetail.errors import StateCorruptError, StateMissingError, StorageError
 from dovetail.kernel.blocks import BLOCK, FLUSHED, NEVER, RESIDENT, BlockList, BlockStore
+from dovetail.kernel.memory import give_back_freed
 from dovetail.kernel.protocol import LEFT, RIGHT, Counters
 from dovetail.kernel.runs import Run, sort_run
 from dovetail.testing.conformance import identical
 from dovetail.testing.generators import KEY_TYPES, Shape, make_relation
+
+Reading = Callable[[BlockStore, np.void], Run]
 
 SCHEMA = pa.schema([("n", pa.int64()), ("t", pa.string())])
 
@@ -52,6 +56,32 @@ def test_block_when_read_back_then_is_the_run(store: BlockStore) -> None:
     back = store.read(block)
     assert_same(back, run)
     assert back.block == block
+
+
+def test_block_when_viewed_then_is_the_run_and_stays_it_without_the_file(
+    store: BlockStore,
+) -> None:
+    run, other = make_run(100), make_run(7, seed=1)
+    blocks = [store.append(one, LEFT, RESIDENT) for one in (run, other)]
+    store.sync()
+    views = [store.view(block) for block in blocks]
+    (store.directory / store.files[0]).unlink()
+    store.close()
+    assert_same(views[0], run)
+    assert_same(views[1], other)
+    assert views[1].block == blocks[1]
+
+
+def test_view_when_nothing_is_looked_at_then_takes_no_memory(store: BlockStore) -> None:
+    block = store.append(make_run(1, text="x" * (64 << 20)), LEFT, RESIDENT)
+    store.sync()
+    give_back_freed()
+    before = psutil.Process().memory_info().rss
+    views = [store.view(block) for _ in range(3)]  # the first of them is checked
+    grown = psutil.Process().memory_info().rss - before
+    assert grown < 16 << 20
+    assert views[0].rows.equals(views[2].rows)
+    assert psutil.Process().memory_info().rss - before > 64 << 20, "a test that can fail"
 
 
 def test_block_when_written_then_entry_has_its_zone_map(store: BlockStore) -> None:
@@ -157,7 +187,15 @@ def test_store_when_many_files_are_read_then_keeps_few_open(tmp_path: Path) -> N
 # -- damage ---------------------------------------------------------------------------------
 
 
-def test_block_when_any_byte_is_flipped_then_names_the_file(store: BlockStore) -> None:
+@pytest.fixture(params=["read", "view"])
+def read(request: pytest.FixtureRequest) -> Reading:
+    reading: Reading = getattr(BlockStore, request.param)
+    return reading
+
+
+def test_block_when_any_byte_is_flipped_then_names_the_file(
+    store: BlockStore, read: Reading
+) -> None:
     store.append(make_run(3), LEFT, FLUSHED)
     block = store.append(make_run(4, seed=1), LEFT, FLUSHED)
     store.sync()
@@ -168,13 +206,13 @@ def test_block_when_any_byte_is_flipped_then_names_the_file(store: BlockStore) -
         data[place] ^= 0x40
         path.write_bytes(data)
         with pytest.raises(StateCorruptError, match=path.name):
-            store.read(block)
+            read(store, block)
         data[place] ^= 0x40
     path.write_bytes(data)
-    assert_same(store.read(block), make_run(4, seed=1))
+    assert_same(read(store, block), make_run(4, seed=1))
 
 
-def test_block_when_file_is_truncated_then_names_the_file(store: BlockStore) -> None:
+def test_block_when_file_is_truncated_then_names_the_file(store: BlockStore, read: Reading) -> None:
     block = store.append(make_run(50), LEFT, FLUSHED)
     store.sync()
     path = store.directory / store.files[0]
@@ -182,10 +220,12 @@ def test_block_when_file_is_truncated_then_names_the_file(store: BlockStore) -> 
     for length in (size - 1, int(block["offset"]), 10, 0):
         os.truncate(path, length)
         with pytest.raises(StateCorruptError, match=path.name):
-            store.read(block)
+            read(store, block)
 
 
-def test_block_when_file_holds_another_block_then_names_the_file(store: BlockStore) -> None:
+def test_block_when_file_holds_another_block_then_names_the_file(
+    store: BlockStore, read: Reading
+) -> None:
     block = store.append(make_run(50), LEFT, FLUSHED)
     other = store.append(make_run(50, seed=1), RIGHT, FLUSHED)
     assert block["length"] == other["length"]
@@ -193,15 +233,28 @@ def test_block_when_file_holds_another_block_then_names_the_file(store: BlockSto
     paths = [store.directory / name for name in store.files]
     paths[0].write_bytes(paths[1].read_bytes())
     with pytest.raises(StateCorruptError, match=paths[0].name):
-        store.read(block)
+        read(store, block)
 
 
-def test_block_when_file_is_gone_then_says_so(store: BlockStore) -> None:
+def test_block_when_file_is_gone_then_says_so(store: BlockStore, read: Reading) -> None:
     block = store.append(make_run(5), LEFT, FLUSHED)
     store.sync()
     (store.directory / store.files[0]).unlink()
     with pytest.raises(StateMissingError, match=store.files[0]):
-        store.read(block)
+        read(store, block)
+
+
+def test_view_when_damaged_after_it_was_checked_then_names_the_file(store: BlockStore) -> None:
+    block = store.append(make_run(5), LEFT, RESIDENT)
+    store.sync()
+    assert_same(store.view(block), make_run(5))
+    path = store.directory / store.files[0]
+    data = bytearray(path.read_bytes())
+    data[int(block["offset"]) + 100] ^= 1
+    time.sleep(0.02)  # a file's time may be as coarse as the system's clock
+    path.write_bytes(data)
+    with pytest.raises(StateCorruptError, match=path.name):
+        store.view(block)
 
 
 # -- storage that refuses -------------------------------------------------------------------

@@ -1,0 +1,168 @@
+"""Records on disk: single ones, out of millions, in few requests of the system.
+
+    records.bin   the records of all rows (see `records`)
+    starts.bin    where each begins, and where the last ends, 8 bytes each; only if widths differ
+
+Records are read with `pread`, those that lie side by side in one request, so nothing of them stays
+in memory. Where they begin is mapped, and given back like all that is (see `mapping`). Both are
+checked by chunks of rows, a chunk when a process first reads of it.
+"""
+
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dovetail.kernel.blocks import storage_problem
+from dovetail.kernel.runs import Rows
+from dovetail.semistream.mapping import Mapping, damaged, open_for_reading
+from dovetail.semistream.records import RecordFormat
+
+RECORDS, STARTS = "records.bin", "starts.bin"
+START_BYTES = 8
+READ_BYTES = 256 << 10  #: of records that are read before they are taken apart, at most
+_READ_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A few pages of rows: a stretch of a file."""
+
+    offset: int
+    length: int
+    checksum: int
+
+
+class RecordFile:
+    """The records of a staged table."""
+
+    def __init__(
+        self,
+        directory: Path,
+        schema: pa.Schema,
+        chunks: list[Chunk],
+        start_checksums: list[int],
+        chunk_rows: int,
+        rows: int,
+        seen: NDArray[np.bool_],
+    ) -> None:
+        """`seen`: which of the chunks have been checked; brought up to date."""
+        self._format = RecordFormat(schema)
+        self._path = directory / RECORDS
+        self._chunks = chunks
+        self._start_checksums = start_checksums
+        self._chunk_rows = chunk_rows
+        self._rows = rows
+        self._seen = seen
+        size = sum(chunk.length for chunk in chunks)
+        self._gap = 2 * size // max(1, rows)  # at most, between records that are read together
+        self._starts = None if self._format.width else Mapping(directory / STARTS)
+        self._fd = open_for_reading(self._path)
+        self.read_bytes = READ_BYTES
+
+    def take(
+        self, positions: Rows, columns: Sequence[int], release_bytes: int
+    ) -> list[pa.Array]:  # fmt: skip
+        """These columns of the rows at these positions, which are in ascending order."""
+        self._verify_all(positions)
+        pieces = [
+            self._format.decode(*read, columns) for read in self._read(positions, release_bytes)
+        ]
+        if not pieces:
+            nothing = np.zeros(0, dtype=np.int64)
+            return self._format.decode(pa.py_buffer(b""), nothing, columns)
+        if len(pieces) == 1:
+            return pieces[0]
+        return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
+
+    def _read(self, positions: Rows, release_bytes: int) -> Iterator[tuple[pa.Buffer, Rows]]:
+        """Some of the records at a time, and where each begins."""
+        span = max(1, release_bytes // START_BYTES)  # rows whose starts may be resident together
+        begin = 0
+        while begin < len(positions):
+            end = min(int(np.searchsorted(positions, positions[begin] + span)), begin + _READ_ROWS)
+            begins, ends = self._bounds(positions[begin:end], release_bytes)
+            fits = np.searchsorted(np.cumsum(ends - begins), self.read_bytes, side="right")
+            count = max(1, int(fits))
+            yield self._records(begins[:count], ends[:count])
+            begin += count
+
+    def _bounds(self, positions: Rows, release_bytes: int) -> tuple[Rows, Rows]:
+        """Where records begin and end."""
+        if self._starts is None:
+            width = self._format.width or 0
+            return positions * width, (positions + 1) * width
+        offset = START_BYTES * int(positions[0])
+        length = START_BYTES * int(positions[-1] + 2 - positions[0])
+        if self._starts.touched_bytes + length > release_bytes:
+            self._starts.release()
+        self._starts.touch(offset, length)
+        starts = np.frombuffer(self._starts.part(offset, length), np.int64)
+        at = positions - positions[0]
+        return starts[at], starts[at + 1]
+
+    def _records(self, begins: Rows, ends: Rows) -> tuple[pa.Buffer, Rows]:
+        """Records that follow each other, and where each begins in what was read."""
+        first = np.flatnonzero(np.append(True, begins[1:] - ends[:-1] > self._gap))
+        offsets = begins[first]
+        lengths = ends[np.append(first[1:], len(ends)) - 1] - offsets
+        fd = self._fd
+        requests = zip(lengths.tolist(), offsets.tolist(), strict=True)
+        try:
+            data = b"".join([os.pread(fd, length, offset) for length, offset in requests])
+        except OSError as error:
+            raise storage_problem(error, self._path, "read") from error
+        after = np.cumsum(lengths)
+        if len(data) != after[-1]:
+            raise damaged(self._path, int(offsets[0]))
+        moved = np.repeat(offsets - after + lengths, np.diff(first, append=len(begins)))
+        return pa.py_buffer(data), begins - moved
+
+    def _verify_all(self, positions: Rows) -> None:
+        """Check the chunks of these rows that are new."""
+        for chunk in np.unique(positions // self._chunk_rows).tolist():
+            if not self._seen[chunk]:
+                self.verify(chunk)
+
+    def verify(self, number: int) -> None:
+        """Check a chunk against its checksum; a little of it at a time is in memory."""
+        if self._starts is not None:
+            first = number * self._chunk_rows
+            last = min(first + self._chunk_rows, self._rows)
+            offset, length = START_BYTES * first, START_BYTES * (last - first + 1)
+            if zlib.crc32(self._starts.part(offset, length)) != self._start_checksums[number]:
+                raise damaged(self._path.with_name(STARTS), offset)
+            self._starts.give_back(offset, offset + length)
+        chunk, checksum = self._chunks[number], 0
+        step = max(mmap.PAGESIZE, self.read_bytes)
+        for start in range(0, chunk.length, step):
+            length = min(step, chunk.length - start)
+            try:
+                data = os.pread(self._fd, length, chunk.offset + start)
+            except OSError as error:
+                raise storage_problem(error, self._path, "read") from error
+            checksum = zlib.crc32(data, checksum)
+        if checksum != chunk.checksum:
+            raise damaged(self._path, chunk.offset)
+        self._seen[number] = True
+
+    @property
+    def touched_bytes(self) -> int:
+        """What may be resident of the files."""
+        return self._starts.touched_bytes if self._starts is not None else 0
+
+    def release(self) -> None:
+        """Give back what is mapped."""
+        if self._starts is not None:
+            self._starts.release()
+
+    def close(self) -> None:
+        os.close(self._fd)
+        if self._starts is not None:
+            self._starts.close()

@@ -126,6 +126,7 @@ class StreamingTask:
         self.output_schema = spec.output
         self.query_id = ""
         self.now: Callable[[], float] = time.time  # of a clock that all workers have
+        self._attempted = ""  # what this step's own files are named after
         self._held: Operator | None = None  # what to release when the step ends
         self._watch = Watch()
         self._began = 0.0  # the attempt, by `now`
@@ -140,11 +141,12 @@ class StreamingTask:
         winner = self.state.committed(self.batch_id)
         if winner is None:
             winner = self._compute(batches)
+        own = winner.token == self._attempted
         for _ in batches:  # Spark wants its input read to the end
             pass
         self._publish(winner, ended=False)
         for number, out in enumerate(
-            replay(self.state.directory, winner.header["outbox"], self.output_schema)
+            replay(self.state.directory, winner.header["outbox"], self.output_schema, own=own)
         ):
             yield out
             if number == 0:
@@ -159,7 +161,7 @@ class StreamingTask:
         parent = self.state.parent_of(self.batch_id)
         if parent is not None:
             self._publish(parent, ended=True)  # before what is to be published is deleted
-        attempt = self.state.begin(self.batch_id, parent)
+        self._attempted = attempt = self.state.begin(self.batch_id, parent)
         try:
             return self._attempt(batches, parent, attempt)
         except BaseException:

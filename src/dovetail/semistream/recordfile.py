@@ -27,7 +27,6 @@ from dovetail.semistream.records import RecordFormat
 RECORDS, STARTS = "records.bin", "starts.bin"
 START_BYTES = 8
 READ_BYTES = 256 << 10  #: of records that are read before they are taken apart, at most
-_READ_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,10 @@ class RecordFile:
 
     def _read(self, positions: Rows, release_bytes: int) -> Iterator[tuple[pa.Buffer, Rows]]:
         """Some of the records at a time, and where each begins."""
-        span = max(1, release_bytes // START_BYTES)  # rows whose starts may be resident together
+        most = max(1, 2 * self.read_bytes // max(1, self._gap))  # of the mean width
         begin = 0
         while begin < len(positions):
-            end = min(int(np.searchsorted(positions, positions[begin] + span)), begin + _READ_ROWS)
-            begins, ends = self._bounds(positions[begin:end], release_bytes)
+            begins, ends = self._bounds(positions[begin : begin + most], release_bytes)
             fits = np.searchsorted(np.cumsum(ends - begins), self.read_bytes, side="right")
             count = max(1, int(fits))
             yield self._records(begins[:count], ends[:count])
@@ -98,14 +96,21 @@ class RecordFile:
         if self._starts is None:
             width = self._format.width or 0
             return positions * width, (positions + 1) * width
-        offset = START_BYTES * int(positions[0])
-        length = START_BYTES * int(positions[-1] + 2 - positions[0])
-        if self._starts.touched_bytes + length > release_bytes:
-            self._starts.release()
-        self._starts.touch(offset, length)
-        starts = np.frombuffer(self._starts.part(offset, length), np.int64)
-        at = positions - positions[0]
-        return starts[at], starts[at + 1]
+        bounds = np.empty((2, len(positions)), dtype=np.int64)
+        span = max(1, release_bytes // START_BYTES)  # rows whose starts may be resident together
+        stop = 0
+        while stop < len(positions):
+            start, first = stop, int(positions[stop])
+            stop = int(np.searchsorted(positions, first + span))
+            offset = START_BYTES * first
+            length = START_BYTES * (int(positions[stop - 1]) - first + 2)
+            if self._starts.touched_bytes + length > release_bytes:
+                self._starts.release()
+            self._starts.touch(offset, length)
+            starts = np.frombuffer(self._starts.part(offset, length), np.int64)
+            at = positions[start:stop] - first
+            bounds[0, start:stop], bounds[1, start:stop] = starts[at], starts[at + 1]
+        return bounds[0], bounds[1]
 
     def _records(self, begins: Rows, ends: Rows) -> tuple[pa.Buffer, Rows]:
         """Records that follow each other, and where each begins in what was read."""

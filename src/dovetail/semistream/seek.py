@@ -39,7 +39,7 @@ _SETTLED_ROWS = 1 << 13  # at least so many together, if there are as many
 _LEARNED_BYTES = 40  # what is noted of a row that missed the cache, while the cache learns
 _UNBOUNDED_CACHE_BYTES = 1 << 30
 
-GAP_BYTES = 48 << 10  #: of codes without a waiting row that are read through rather than skipped
+GAP_BYTES = 192 << 10  #: of codes without a waiting row that are read through rather than skipped
 
 
 def gap_pages(page_rows: int, gap_bytes: int = GAP_BYTES) -> int:

@@ -88,7 +88,7 @@ def test_choose_when_keys_are_skewed_and_seeks_dear_then_the_scan_with_a_cache_w
 
 
 def test_choose_when_rates_are_close_then_takes_seek() -> None:
-    plan = planned("7200 rpm disk", 300_000_000, 64_000_000)
+    plan = planned("7200 rpm disk", 300_000_000, 52_000_000)
     rates = {one.algorithm: one.rate for one in predict(plan)}
     assert rates["seek"] < max(rates.values()) < ALIKE * rates["seek"], "no near-tie to decide"
     assert choose(plan).algorithm == "seek"

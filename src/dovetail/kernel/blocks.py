@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.files import Readers, storage_problem
+from dovetail.kernel.files import Readers, View, storage_problem
 from dovetail.kernel.logs import Log
 from dovetail.kernel.protocol import SIDE_NAMES, Counters
 from dovetail.kernel.runs import Run
@@ -129,9 +129,10 @@ class BlockStore:
         data = self._readers.read_checked(*self._place(block), int(block["crc"]))
         return self._run(block, pa.py_buffer(data))
 
-    def view(self, block: np.void) -> Run:
+    def view(self, block: np.void) -> tuple[Run, View]:
         """The same, with the file mapped: for rows that stay for long, and are reserved in full."""
-        return self._run(block, self._readers.view_checked(*self._place(block), int(block["crc"])))
+        view = self._readers.view_checked(*self._place(block), int(block["crc"]))
+        return self._run(block, view.buffer), view
 
     def _place(self, block: np.void) -> tuple[str, int, int]:
         """The file, offset and length of a block."""

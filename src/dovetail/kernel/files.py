@@ -11,8 +11,10 @@ import os
 import zlib
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dovetail.errors import StateCorruptError, StateMissingError, StorageError
 
@@ -32,6 +34,23 @@ def storage_problem(error: OSError, path: Path, doing: str) -> StorageError:
         f"cannot {doing} {path}: {error.strerror or error}. Nothing was lost: the last committed "
         f"version is intact. To go on, {remedy}, then start the query again."
     )
+
+
+class View:
+    """A piece of a file, mapped. It is valid for as long as anybody holds the buffer."""
+
+    def __init__(self, mapped: mmap.mmap, offset: int, length: int) -> None:
+        whole = pa.py_buffer(mapped)
+        self.buffer = whole[offset : offset + length]
+        self._mapped = mapped
+        self._address = whole.address
+
+    def forget(self, array: NDArray[Any]) -> None:
+        """Let an array that lies in the piece take no memory until it is looked at again."""
+        begin = array.ctypes.data - self._address
+        assert 0 <= begin <= len(self._mapped) - array.nbytes, "this array lies elsewhere"
+        page = begin - begin % mmap.PAGESIZE
+        self._mapped.madvise(mmap.MADV_DONTNEED, page, begin + array.nbytes - page)
 
 
 class Readers:
@@ -61,11 +80,10 @@ class Readers:
             raise self._damaged(name, offset)
         return data
 
-    def view_checked(self, name: str, offset: int, length: int, checksum: int) -> pa.Buffer:
+    def view_checked(self, name: str, offset: int, length: int, checksum: int) -> View:
         """The same, mapped: bytes come into memory as they are looked at.
 
         They are checked when the process first sees them, and not again while the file is the same.
-        The view is valid for as long as anybody holds it, also without the file's name.
         """
         try:
             with (self.directory / name).open("rb") as handle:
@@ -83,7 +101,7 @@ class Readers:
             if _mapped_checksum(mapped, offset, length) != checksum:
                 raise self._damaged(name, offset)
             known.append(True)
-        return pa.py_buffer(mapped)[offset : offset + length]
+        return View(mapped, offset, length)
 
     def _gone(self, name: str) -> StateMissingError:
         return StateMissingError(

@@ -300,20 +300,22 @@ class Cache:
         self._indexed = None
         for count, hits in zip(meta["blocks"], meta["hits"], strict=True):
             mine, blocks = blocks[:count], blocks[count:]
-            keys = store.view(mine[0])
+            keys, view = store.view(mine[0])
             rows = _no_rows(self._schema)
             counts = np.zeros(len(keys), dtype=np.int64)
             if count > 1:
-                run = store.view(mine[1])
+                run, rows_view = store.view(mine[1])
                 rows = run.rows
                 firsts = firsts_of(run.codes)
                 every = len(firsts) == len(keys)  # no value without rows
                 has = slice(None) if every else np.searchsorted(keys.codes, run.codes[firsts])
                 counts[has] = np.diff(firsts, append=len(rows))
+                rows_view.forget(run.codes)
             noted = int(keys.ats.sum())
             # hits since the blocks were written are taken to be spread like those before them
             spread = np.floor(np.cumsum(keys.ats) * (hits / max(1, noted))).astype(np.int64)
             spread = np.diff(spread, prepend=0)
+            view.forget(keys.ats)
             part = Part(keys.codes, _starts(counts), spread, rows, list(mine), noted)
             if self.nbytes + part.nbytes <= self.limit and self._held.try_grow(part.nbytes):
                 self.parts.append(part)  # with less memory than before, what fits

@@ -59,7 +59,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 # -- which pages are read -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("page_rows", "pages"), [(1, 192 * 128), (60, 409), (2_000, 12), (20_000, 2)])
+@pytest.mark.parametrize(
+    ("page_rows", "pages"), [(1, 192 * 128), (60, 409), (2_000, 12), (20_000, 2)]
+)
 def test_gap_when_pages_are_small_then_is_of_as_many_bytes(page_rows: int, pages: int) -> None:
     assert gap_pages(page_rows) == pages
 

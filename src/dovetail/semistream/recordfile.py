@@ -3,15 +3,17 @@
     records.bin   the records of all rows (see `records`)
     starts.bin    where each begins, and where the last ends, 8 bytes each; only if widths differ
 
-Records are read with `pread`, those that lie side by side in one request, so nothing of them stays
-in memory. Where they begin is mapped, and given back like all that is (see `mapping`). Both are
-checked by chunks of rows, a chunk when a process first reads of it.
+Records that are far apart are read with `pread`, those that lie side by side in one request, so
+nothing of them stays in memory. Where many are near each other, a window of the file is mapped and
+they are copied out: a request takes about as long as 32 KB of a window, with its page faults and
+what it costs to give it back. Where records begin is mapped, too. Whoever owns the file gives back
+what is mapped (see `mapping`). All is checked by chunks of rows, when a process first reads of one.
 """
 
 import mmap
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +24,12 @@ from numpy.typing import NDArray
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.runs import Rows
 from dovetail.semistream.mapping import Mapping, damaged, open_for_reading
-from dovetail.semistream.records import RecordFormat
+from dovetail.semistream.records import RecordFormat, slices
 
 RECORDS, STARTS = "records.bin", "starts.bin"
 START_BYTES = 8
-READ_BYTES = 256 << 10  #: of records that are read before they are taken apart, at most
+_NEAR_BYTES = 32 << 10  # records that are less apart than this, on average, are mapped
+READ_BYTES = 1 << 20  #: of records that are read before they are taken apart, at most
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,20 @@ class RecordFile:
         size = sum(chunk.length for chunk in chunks)
         self._gap = 2 * size // max(1, rows)  # at most, between records that are read together
         self._starts = None if self._format.width else Mapping(directory / STARTS)
+        self._mapped = Mapping(self._path) if size else None
         self._fd = open_for_reading(self._path)
         self.read_bytes = READ_BYTES
+        self.window_bytes = READ_BYTES
+        self.touching: Callable[[int], None] = lambda _: None
 
-    def take(
-        self, positions: Rows, columns: Sequence[int], release_bytes: int
-    ) -> list[pa.Array]:  # fmt: skip
+    def watch(self, window_bytes: int, touching: Callable[[int], None]) -> None:
+        """Map so much at a time, and tell before so many bytes may become resident."""
+        self.window_bytes, self.touching = window_bytes, touching
+
+    def take(self, positions: Rows, columns: Sequence[int]) -> list[pa.Array]:
         """These columns of the rows at these positions, which are in ascending order."""
         self._verify_all(positions)
-        pieces = [
-            self._format.decode(*read, columns) for read in self._read(positions, release_bytes)
-        ]
+        pieces = [self._format.decode(*read, columns) for read in self._read(positions)]
         if not pieces:
             nothing = np.zeros(0, dtype=np.int64)
             return self._format.decode(pa.py_buffer(b""), nothing, columns)
@@ -80,40 +86,63 @@ class RecordFile:
             return pieces[0]
         return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
 
-    def _read(self, positions: Rows, release_bytes: int) -> Iterator[tuple[pa.Buffer, Rows]]:
+    def _read(self, positions: Rows) -> Iterator[tuple[pa.Buffer, Rows]]:
         """Some of the records at a time, and where each begins."""
         most = max(1, 2 * self.read_bytes // max(1, self._gap))  # of the mean width
         begin = 0
         while begin < len(positions):
-            begins, ends = self._bounds(positions[begin : begin + most], release_bytes)
+            begins, ends = self._bounds(positions[begin : begin + most])
             fits = np.searchsorted(np.cumsum(ends - begins), self.read_bytes, side="right")
             count = max(1, int(fits))
-            yield self._records(begins[:count], ends[:count])
+            begins, ends = begins[:count], ends[:count]
+            near = int(ends[-1] - begins[0]) < _NEAR_BYTES * count
+            yield self._copied(begins, ends) if near else self._requested(begins, ends)
             begin += count
 
-    def _bounds(self, positions: Rows, release_bytes: int) -> tuple[Rows, Rows]:
+    def _bounds(self, positions: Rows) -> tuple[Rows, Rows]:
         """Where records begin and end."""
         if self._starts is None:
             width = self._format.width or 0
             return positions * width, (positions + 1) * width
         bounds = np.empty((2, len(positions)), dtype=np.int64)
-        span = max(1, release_bytes // START_BYTES)  # rows whose starts may be resident together
+        span = max(1, self.window_bytes // (4 * START_BYTES))
         stop = 0
         while stop < len(positions):
             start, first = stop, int(positions[stop])
             stop = int(np.searchsorted(positions, first + span))
-            offset = START_BYTES * first
             length = START_BYTES * (int(positions[stop - 1]) - first + 2)
-            if self._starts.touched_bytes + length > release_bytes:
-                self._starts.release()
-            self._starts.touch(offset, length)
-            starts = np.frombuffer(self._starts.part(offset, length), np.int64)
+            starts = np.frombuffer(
+                self._window(self._starts, START_BYTES * first, length), np.int64
+            )
             at = positions[start:stop] - first
             bounds[0, start:stop], bounds[1, start:stop] = starts[at], starts[at + 1]
         return bounds[0], bounds[1]
 
-    def _records(self, begins: Rows, ends: Rows) -> tuple[pa.Buffer, Rows]:
-        """Records that follow each other, and where each begins in what was read."""
+    def _window(self, mapping: Mapping, offset: int, length: int) -> pa.Buffer:
+        self.touching(length)
+        mapping.touch(offset, length)
+        return mapping.part(offset, length)
+
+    def _copied(self, begins: Rows, ends: Rows) -> tuple[pa.Buffer, Rows]:
+        """Records one after the other, out of windows, and where each begins."""
+        if self._mapped is None or not len(begins):
+            return pa.py_buffer(b""), begins
+        lengths = ends - begins
+        pieces = []
+        stop = 0
+        while stop < len(begins):
+            start, offset = stop, int(begins[stop])
+            reach = np.searchsorted(ends, offset + self.window_bytes, side="right")
+            stop = max(start + 1, int(reach))
+            window = self._window(self._mapped, offset, int(ends[stop - 1]) - offset)
+            chosen = slices(window, begins[start:stop] - offset, lengths[start:stop])
+            pieces.append(chosen.buffers()[2])
+        after = np.cumsum(lengths)
+        data = pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
+        return data, after - lengths
+
+    def _requested(self, begins: Rows, ends: Rows) -> tuple[pa.Buffer, Rows]:
+        """Records with what lies between neighbours, and where each begins."""
         first = np.flatnonzero(np.append(True, begins[1:] - ends[:-1] > self._gap))
         offsets = begins[first]
         lengths = ends[np.append(first[1:], len(ends)) - 1] - offsets
@@ -160,14 +189,18 @@ class RecordFile:
     @property
     def touched_bytes(self) -> int:
         """What may be resident of the files."""
-        return self._starts.touched_bytes if self._starts is not None else 0
+        return sum(one.touched_bytes for one in self._mappings)
 
     def release(self) -> None:
         """Give back what is mapped."""
-        if self._starts is not None:
-            self._starts.release()
+        for one in self._mappings:
+            one.release()
 
     def close(self) -> None:
         os.close(self._fd)
-        if self._starts is not None:
-            self._starts.close()
+        for one in self._mappings:
+            one.close()
+
+    @property
+    def _mappings(self) -> list[Mapping]:
+        return [one for one in (self._starts, self._mapped) if one is not None]

@@ -79,7 +79,7 @@ class RecordFormat:
         size, count = self._head.itemsize, len(begins)
         heads = np.zeros(0, dtype=self._head)
         if count:
-            found = _slices(data, begins, np.full(count, size))
+            found = slices(data, begins, np.full(count, size))
             heads = np.frombuffer(found.buffers()[2], self._head, count)
         places: dict[int, Rows] = {}
         at = begins + size
@@ -100,23 +100,24 @@ class RecordFormat:
             if pa.types.is_boolean(kind):
                 packed = _bits(values.astype(np.bool_))
             return pa.Array.from_buffers(kind, count, [validity, packed])
-        found = _slices(data, begins, values.astype(np.int64))
+        found = slices(data, begins, values.astype(np.int64))
         _, offsets, text = found.buffers()
         if not _is_large(kind):
             offsets = pa.py_buffer(np.frombuffer(offsets, np.int64, count + 1).astype(np.int32))
         return pa.Array.from_buffers(kind, count, [validity, offsets, text])
 
 
-def _slices(data: pa.Buffer, begins: Rows, lengths: Rows) -> pa.Array:
+def slices(data: pa.Buffer, begins: Rows, lengths: Rows) -> pa.Array:
     """Pieces of a buffer as values.
 
-    Begins and ends in turn are offsets of values of which every second is a piece.
+    Begins and ends in turn are offsets of values of which every second is a piece. The last offset
+    belongs to none of these: it is there for Arrow, which goes by first and last to tell how much
+    memory the pieces will take.
     """
     bounds = np.zeros(2 * len(begins) + 1, dtype=np.int64)
     bounds[:-1:2] = begins
     bounds[1::2] = begins + lengths
-    if len(begins):
-        bounds[-1] = bounds[-2]
+    bounds[-1] = min(bounds[0] + 2 * lengths.sum(), data.size)
     values = pa.Array.from_buffers(
         pa.large_binary(), 2 * len(begins), [None, pa.py_buffer(bounds), data]
     )

@@ -171,8 +171,7 @@ class StagedTable:
         if self._code_view is None:
             self._code_view = Mapping(self.directory / CODES)
         offset, length = CODE_BYTES * begin, CODE_BYTES * (end - begin)
-        if self._touched_bytes + length > self.release_bytes:
-            self.release(0)
+        self._touching(length)
         data = self._code_view.part(offset, length)
         if len(data) != length:
             raise damaged(self.directory / CODES, offset)
@@ -260,7 +259,8 @@ class StagedTable:
         found: dict[int, pa.Array] = {}
         flat = [self._flat.index(index) for index in wanted if index in self._flat]
         if flat and self._records is not None:
-            arrays = self._records.take(positions, flat, self.release_bytes)
+            self._records.watch(self.release_bytes, self._touching)
+            arrays = self._records.take(positions, flat)
             found |= zip((self._flat[at] for at in flat), arrays, strict=True)
         nested = [self._nested.index(index) for index in wanted if index in self._nested]
         if nested:
@@ -296,8 +296,7 @@ class StagedTable:
         """The columns that are not flat, of a few pages."""
         assert self._payload is not None
         chunk = self._chunks[number]
-        if self._touched_bytes + chunk.length > self.release_bytes:
-            self.release(0)
+        self._touching(chunk.length)
         data = self._payload.part(chunk.offset, chunk.length)
         if not self._chunk_seen[number]:
             self._verify(chunk, data)
@@ -322,6 +321,11 @@ class StagedTable:
         """What may be resident of the files."""
         opened = (self._payload, self._code_view, self._records)
         return sum(one.touched_bytes for one in opened if one is not None)
+
+    def _touching(self, length: int) -> None:
+        """Make room for so much that may become resident."""
+        if self._touched_bytes + length > self.release_bytes:
+            self.release(0)
 
     def release(self, above: int) -> None:
         """Give back what is mapped, if more than this much of it may be resident."""

@@ -1,5 +1,7 @@
 """What leaving a row out loses, from the staged table, inside the budget."""
 
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dovetail.semistream import frequencies
 from dovetail.semistream.frequencies import (
     COMPONENT,
     Worth,
@@ -234,3 +237,32 @@ def test_frequencies_when_two_learn_at_once_then_each_sees_a_whole_file(make_ben
         assert reading.read() == whole
     assert file.read_bytes() == whole
     assert files(bench) == [file]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import numpy as np
+from dovetail.semistream import frequencies
+for _ in range(200):
+    frequencies._write(Path(sys.argv[1]), np.full(20_000, int(sys.argv[2])))
+"""
+
+
+def test_frequencies_when_two_processes_write_them_then_a_third_reads_them_whole(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "frequencies-exact.bin"
+    frequencies._write(path, np.full(20_000, 1))
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), number]) for number in ("1", "2")
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        found = frequencies._read(path, 8 * 20_000)
+        assert found is not None, "a file that is not whole"
+        seen.add(int(found[0]))
+        assert (found == found[0]).all()
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert seen == {1, 2}
+    assert list(tmp_path.iterdir()) == [path]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from dovetail.errors import StateCorruptError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
 
+_AROUND_BYTES = 2 << 20  # the most that one page fault makes resident
 _REMEDY = "Stage the table again (dovetail.refresh), or restore"
 
 
@@ -40,7 +41,9 @@ class Mapping:
         self._advise(mmap.MADV_WILLNEED, begin, begin + length)
 
     def give_back(self, begin: int, end: int) -> None:
-        """Let a part be resident no longer."""
+        """Let a part be resident no longer, nor what the system has mapped around it."""
+        begin -= begin % _AROUND_BYTES
+        end += -end % _AROUND_BYTES
         self._advise(mmap.MADV_DONTNEED, begin, end)
 
     def release(self) -> None:

@@ -5,9 +5,9 @@
 
 Records that are far apart are read with `pread`, those that lie side by side in one request, so
 nothing of them stays in memory. Where many are near each other, a window of the file is mapped and
-they are copied out: a request takes about as long as 32 KB of a window, with its page faults and
-what it costs to give it back. Where records begin is mapped, too. Whoever owns the file gives back
-what is mapped (see `mapping`). All is checked by chunks of rows, when a process first reads of one.
+they are copied out: a request takes about as long as 16 to 32 KB of a window, with its page faults
+and what it costs to give it back. Where records begin is mapped, too. Whoever owns the file gives
+back what is mapped (see `mapping`). All is checked by chunks of rows, when first read of.
 """
 
 import mmap
@@ -28,7 +28,7 @@ from dovetail.semistream.records import RecordFormat, slices
 
 RECORDS, STARTS = "records.bin", "starts.bin"
 START_BYTES = 8
-_NEAR_BYTES = 32 << 10  # records that are less apart than this, on average, are mapped
+_NEAR_BYTES = 16 << 10  # records that are less apart than this, on average, are mapped
 READ_BYTES = 1 << 20  #: of records that are read before they are taken apart, at most
 
 

@@ -168,7 +168,7 @@ def test_reading_when_rows_are_near_or_far_then_is_mapped_or_requested(
         way = getattr(table._records, name)
         noted = lambda *at, way=way, name=name: (ways.append(name), way(*at))[1]  # noqa: E731
         monkeypatch.setattr(table._records, name, noted)
-    for step, name in [(1, "_copied"), (30, "_copied"), (100, "_requested")]:
+    for step, name in [(1, "_copied"), (10, "_copied"), (100, "_requested")]:
         ways.clear()
         positions = np.arange(0, 1_000, step)
         assert table.take(positions).equals(rows.take(pa.array(positions)))

@@ -117,7 +117,7 @@ def run(config: Config, reporter: Reporter) -> Result:
         "budget_bytes": size.budget_bytes,
         "batches": f"{WARM_UP_BATCHES} to warm up, then {BATCHES} a repetition",
         "threads": "two for DuckDB, one for the others",
-        "bytes_read": "of codes and whole pages, a batch; single rows come from a mapping",
+        "bytes_read": "of codes and whole pages, a batch; single rows are not counted",
         **facts,
         "best of ours": _best(runs),
         "contenders": runs.facts(),

@@ -49,12 +49,16 @@ class RecordFile:
         directory: Path,
         schema: pa.Schema,
         chunks: list[Chunk],
+        width: int | None,
         start_checksums: list[int],
         chunk_rows: int,
         rows: int,
         seen: NDArray[np.bool_],
     ) -> None:
-        """`seen`: which of the chunks have been checked; brought up to date."""
+        """`width`: of every record, None if they differ.
+
+        `seen`: which of the chunks have been checked; brought up to date.
+        """
         self._format = RecordFormat(schema)
         self._path = directory / RECORDS
         self._chunks = chunks
@@ -64,7 +68,8 @@ class RecordFile:
         self._seen = seen
         size = sum(chunk.length for chunk in chunks)
         self._gap = 2 * size // max(1, rows)  # at most, between records that are read together
-        self._starts = None if self._format.width else Mapping(directory / STARTS)
+        self._width = width
+        self._starts = Mapping(directory / STARTS) if width is None else None
         self._mapped = Mapping(self._path) if size else None
         self._fd = open_for_reading(self._path)
         self.read_bytes = READ_BYTES
@@ -102,8 +107,8 @@ class RecordFile:
     def _bounds(self, positions: Rows) -> tuple[Rows, Rows]:
         """Where records begin and end."""
         if self._starts is None:
-            width = self._format.width or 0
-            return positions * width, (positions + 1) * width
+            begins = positions * (self._width or 0)
+            return begins, begins + (self._width or 0)
         bounds = np.empty((2, len(positions)), dtype=np.int64)
         span = max(1, self.window_bytes // (4 * START_BYTES))
         stop = 0

@@ -4,8 +4,8 @@
 
 A lookup picks single rows out of a large file. In columns, a row lies in as many places as it has
 columns; as a record it lies in one, and is read in one request. Nulls are a bit a column, a boolean
-is a byte. Records of a table whose columns are all of fixed width follow each other at that width;
-else `Starts` says where each begins.
+is a byte. Records that are all as wide follow each other at that width; else a file of its own says
+where each begins.
 
 Columns that are not flat (lists, maps, structs) are not for records; `is_flat` tells.
 """

@@ -113,8 +113,8 @@ class StagedTable:
             records = [Chunk(*entry) for entry in meta["records"]]
             fields = pa.schema([schema.field(index) for index in self._flat])
             self._records = RecordFile(
-                directory, fields, records, meta["start_checksums"], self._chunk_rows, self.rows,
-                records_seen,
+                directory, fields, records, meta["record_width"], meta["start_checksums"],
+                self._chunk_rows, self.rows, records_seen,
             )  # fmt: skip
         self._codes_fd = open_for_reading(directory / CODES)
         self._code_view: Mapping | None = None  # from the first search on

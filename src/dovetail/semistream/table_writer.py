@@ -47,6 +47,7 @@ class TableWriter:
         self._last: int | None = None
         self._records: list[Chunk] = []
         self._start_checksums: list[int] = []
+        self._record_widths: set[int] = set()  # of the narrowest and the widest
         self._chunks: list[Chunk] = []
         self._files: dict[str, IO[bytes]] = {}
         self._page_checksums: list[int] = []
@@ -88,6 +89,7 @@ class TableWriter:
         if self._waiting_rows:
             self._write(self._waiting_rows)
         fences = np.concatenate(self._fences) if self._fences else np.zeros(0, dtype=np.int64)
+        record_width = self._even_width()
         meta = {
             "format": FORMAT,
             "rows": self._rows,
@@ -98,6 +100,7 @@ class TableWriter:
             "page_checksums": self._page_checksums,
             "fences_checksum": zlib.crc32(fences.tobytes()),
             "records": [[c.offset, c.length, c.checksum] for c in self._records],
+            "record_width": record_width,
             "start_checksums": self._start_checksums,
             "chunks": [[c.offset, c.length, c.checksum] for c in self._chunks],
         }
@@ -107,6 +110,8 @@ class TableWriter:
                 handle.flush()
                 os.fsync(handle.fileno())
                 handle.close()
+            if record_width is not None:
+                (self._directory / STARTS).unlink(missing_ok=True)
             body = json.dumps(meta).encode()
             with (self._directory / META).open("xb") as handle:
                 handle.write(f"{zlib.crc32(body)}\n".encode() + body)
@@ -114,6 +119,12 @@ class TableWriter:
                 os.fsync(handle.fileno())
         except OSError as error:
             raise storage_problem(error, self._directory, "write to") from error
+
+    def _even_width(self) -> int | None:
+        """What every record takes, if all are as wide: then it is known where each begins."""
+        if self._format.width is not None or len(self._record_widths) != 1:
+            return self._format.width
+        return next(iter(self._record_widths))
 
     def _write(self, count: int) -> None:
         codes = np.concatenate([codes for codes, _ in self._waiting])
@@ -151,6 +162,9 @@ class TableWriter:
         offset = file.tell()
         if self._format.width is None:
             bounds = offset + np.insert(ends, 0, 0)
+            widths = np.diff(bounds)
+            ends_of = {int(widths.min()), int(widths.max()), *self._record_widths}
+            self._record_widths = {min(ends_of), max(ends_of)}
             self._start_checksums.append(zlib.crc32(bounds.tobytes()))
             self._files[STARTS].write(bounds[1:].tobytes())
         self._records.append(Chunk(offset, data.size, zlib.crc32(data)))

@@ -125,6 +125,23 @@ def test_table_when_some_rows_are_very_wide_then_little_is_read_at_a_time(
     table.close()
 
 
+@pytest.mark.parametrize("texts", [["abc"] * 100, ["ab"] * 99 + ["a"], ["a", *["ab"] * 99], []])
+def test_starts_when_records_are_all_as_wide_then_are_not_kept(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    rows = pa.record_batch({"id": range(len(texts)), "text": pa.array(texts, pa.string())})
+    writer = TableWriter(tmp_path / "table", rows.schema, page_bytes=64, chunk_pages=2)
+    for part in np.array_split(np.arange(len(texts)), 3):
+        writer.append(part, rows.take(pa.array(part)))
+    writer.finish()
+    assert (tmp_path / "table" / "starts.bin").exists() == (len(set(texts)) != 1)
+    table = StagedTable(tmp_path / "table", rows.schema)
+    positions = np.arange(len(texts))[::-1]
+    assert table.take(positions).equals(rows.take(pa.array(positions)))
+    table.verify()
+    table.close()
+
+
 def test_requests_when_rows_lie_side_by_side_then_are_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

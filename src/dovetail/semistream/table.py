@@ -288,9 +288,8 @@ class StagedTable:
 
     def close(self) -> None:
         os.close(self._codes_fd)
-        for opened in (self._payload, self._code_view, self._records):
-            if opened is not None:
-                opened.close()
+        for opened in self._opened:
+            opened.close()
 
     def _chunk(self, number: int) -> pa.RecordBatch:
         """The columns that are not flat, of a few pages."""
@@ -317,10 +316,15 @@ class StagedTable:
             raise damaged(self.directory / ROWS, chunk.offset)
 
     @property
+    def _opened(self) -> list[Mapping | RecordFile]:
+        """What of the table is mapped."""
+        opened = (self._payload, self._code_view, self._records)
+        return [one for one in opened if one is not None]
+
+    @property
     def _touched_bytes(self) -> int:
         """What may be resident of the files."""
-        opened = (self._payload, self._code_view, self._records)
-        return sum(one.touched_bytes for one in opened if one is not None)
+        return sum(opened.touched_bytes for opened in self._opened)
 
     def _touching(self, length: int) -> None:
         """Make room for so much that may become resident."""
@@ -330,9 +334,8 @@ class StagedTable:
     def release(self, above: int) -> None:
         """Give back what is mapped, if more than this much of it may be resident."""
         if self._touched_bytes > above:
-            for one in (self._payload, self._code_view, self._records):
-                if one is not None:
-                    one.release()
+            for opened in self._opened:
+                opened.release()
 
 
 def _checked(directory: Path, pages: int, chunks: int) -> tuple[Flags, Flags, Flags]:

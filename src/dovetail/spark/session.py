@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import EnvironmentProblemError
 
+_CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 def local_session(name: str, cores: int | str = 2, **conf: str) -> SparkSession:
     """A session on this machine, quiet and with the workers on this very Python.
@@ -18,6 +21,11 @@ def local_session(name: str, cores: int | str = 2, **conf: str) -> SparkSession:
     Workers get their rows through Unix sockets. Through TCP, Spark's default, a step that reads all
     of its rows before it answers waits 40 ms for the last of them: the system holds a last small
     packet back until the one before is acknowledged, and that until there is an answer to go with.
+
+    Checkpoints are written through Hadoop's FileSystem. Its FileContext, Spark's default, starts
+    programs (readlink, chmod) for every file in a local directory where Hadoop's native library is
+    missing, as it is from PyPI: half of a small micro-batch. Both rename a finished file to its
+    place, and locally neither does more to keep two queries off one checkpoint.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
@@ -29,6 +37,7 @@ def local_session(name: str, cores: int | str = 2, **conf: str) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINTS)
     )
     for key, value in conf.items():
         builder = builder.config(key, value)

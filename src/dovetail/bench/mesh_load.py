@@ -9,8 +9,10 @@ they keep for themselves.
 
 - `inl` takes as many rows as its working memory has room for, sorts them, and reads their leaves.
 - `meshjoin` takes a packet in with each iteration, and scans on as long as rows wait.
-- `seek` and `seek-uncached` take in as many rows as wait, or as there is memory for, and then read
-  the pages that they need; rows that come meanwhile wait for the next round.
+- `seek` and `seek-uncached` take in as many rows as wait, or as there is memory for, and then go on
+  with their sweep, by as many pages at most as MESHJOIN reads in an iteration.
+
+Pages are as large as `enrich` makes them for this budget.
 
 What lies ahead of the disk's head within reach, 1.9 MB, is let pass rather than sought, for all of
 them: that takes less time.
@@ -22,7 +24,7 @@ mean wait, from a row's arrival to its result; in an overload it grows with the 
 stream, and is one of rates, too. `better-of-both` is `inl` or `meshjoin`, whichever does better.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.bench.measure import Contender, Measured, Runs, interleaved
-from dovetail.bench.mesh import LOOPS, PAGES, batch_rows
+from dovetail.bench.mesh import LOOPS, batch_rows
 from dovetail.bench.mesh_model import PAPER_ROWS, STREAM_SKEW
 from dovetail.bench.progress import Reporter
 from dovetail.bench.registry import Benchmark, Config
@@ -51,7 +53,8 @@ from dovetail.bench.semistream_runs import (
     stage,
 )
 from dovetail.semistream.meshjoin import MeshJoin
-from dovetail.semistream.table import CODE_BYTES
+from dovetail.semistream.seek import Seek
+from dovetail.semistream.table import CODE_BYTES, page_bytes_for
 
 NAME = "mesh-load"
 GROUP = "load"
@@ -68,7 +71,7 @@ _FUEL = 1 << 30
 _LEVEL = 0.95
 WAIT, WORK = "wait", "work"
 
-Step = Callable[[Run, int], Iterator[int]]  #: of the rows that have come, those it takes in
+Step = Callable[[Run, int], int]  #: of the rows that have come, those it takes in
 
 
 @dataclass(frozen=True)
@@ -80,33 +83,32 @@ class Way:
     options: Callable[[Relation], dict[str, Any]] = lambda _: {}
 
 
-def _nested_loops(run: Run, rows: int) -> Iterator[int]:
+def _nested_loops(run: Run, rows: int) -> int:
     total = run.operator.ctx.budget.total_bytes
     assert total is not None
     taken = min(rows, batch_rows(STREAM_ROW_BYTES, total))
     run.push(taken, iterates=False)
-    yield taken
+    return taken
 
 
-def _mesh(run: Run, rows: int) -> Iterator[int]:
+def _mesh(run: Run, rows: int) -> int:
     """A packet, or what there is of one, and an iteration."""
     assert isinstance(run.operator, MeshJoin)
     taken = min(rows, run.operator.w)
     run.push(taken)
-    yield taken
+    return taken
 
 
-def _seek(run: Run, rows: int) -> Iterator[int]:
-    """Rows until there is no memory for more, or no more of them; then all of them are settled."""
+def _seek(run: Run, rows: int) -> int:
+    """Rows until there is no memory for more, or no more of them; then a piece of the sweep."""
     taken, read = 0, run.table.scanned
     while taken < rows and run.table.scanned == read:
         some = min(rows - taken, _PIECE_ROWS)
         run.push(some, iterates=False)
         taken += some
-    yield taken
-    while run.operator.pending():
+    if run.table.scanned == read and run.operator.pending():
         run.work(1)
-        yield 0
+    return taken
 
 
 WAYS = {
@@ -131,12 +133,11 @@ def serve(run: Run, way: Way, arrivals: Floats, relation: Relation) -> Measured:
             now = float(arrivals[come])
             continue
         before = run.tally
-        for rows in way.step(run, come - taken):
-            taken += rows
-            done, before = run.tally - before, run.tally
-            seconds = done.seconds(storage, relation, scans=way.scans)
-            now, work = now + seconds, work + seconds
-            settled_at += done.results * now
+        taken += way.step(run, come - taken)
+        done = run.tally - before
+        seconds = done.seconds(storage, relation, scans=way.scans)
+        now, work = now + seconds, work + seconds
+        settled_at += done.results * now
     count, tally = len(arrivals), run.tally - start
     clocks = {WAIT: settled_at / count - float(arrivals.mean()), WORK: work / count}
     facts = {"seeks_per_row": tally.seeks / count, "busy_share": work / now}
@@ -149,7 +150,8 @@ def run_load(config: Config, reporter: Reporter) -> Result:
     runs = Runs()
     with TemporaryDirectory(prefix="dovetail-bench-") as root:
         reporter.begin("staging the table")
-        relation = stage(each_once(config.rows), Path(root) / "table", pages=PAGES)
+        pages = -(-config.rows * TABLE_ROW_BYTES // page_bytes_for(_budget(config.rows)))
+        relation = stage(each_once(config.rows), Path(root) / "table", pages=pages)
         law = Law(config.rows, STREAM_SKEW, config.seed)
         for rate in RATES:
             contenders = [
@@ -181,8 +183,7 @@ def run_load(config: Config, reporter: Reporter) -> Result:
         "should beat both",
         "goals": _claims(ratios),
         "what sets them apart": "a page that Seek reads for a single row is larger than a leaf; "
-        "its cache takes a part of the budget from the rows that wait; rows that come amid a round "
-        "of Seek wait for the next, while MESHJOIN's scan takes them up at once",
+        "a row leaves Seek's window when its page has been read, MESHJOIN's after a whole scan",
         "rows a second that each bears, by its work for a row at the highest rate": _borne(runs),
         "where a rival is clearly better": _clearly(ratios, lambda ratio: ratio < _LEVEL),
         "where seek is clearly better than both": _clearly(
@@ -210,9 +211,11 @@ def _measure(
         rows = max(_LEAST_ROWS, min(_MOST_ROWS, _SECONDS * rate))
         rng = np.random.default_rng([seed, 4, rate, repetition])
         arrivals = np.cumsum(rng.exponential(1 / rate, rows))
-        budget = max(_LEAST_BUDGET, int(MEMORY * relation.nbytes))
+        budget = _budget(relation.rows)
         keys = [seed, 5, repetition]
         with opened(name, relation, law, keys, budget, **way.options(relation)) as run:
+            if isinstance(run.operator, Seek):
+                run.operator.sweep_pages = pages_for(relation, LOOPS)
             found = serve(run, way, arrivals, relation)
             run.drain()
         return found
@@ -220,9 +223,13 @@ def _measure(
     return measure
 
 
+def _budget(rows: int) -> int:
+    return max(_LEAST_BUDGET, int(MEMORY * rows * TABLE_ROW_BYTES))
+
+
 def _claims(ratios: dict[str, Spread]) -> dict[str, dict[str, Any]]:
-    """What became of the claim, in work for a row."""
-    between = tuple(f"{BOTH}/rate={rate}" for rate in RATES[1:-1])
+    """What became of the claim: in work for a row, and in between, where that is 1, in waits."""
+    between = tuple(f"{BOTH}-wait/rate={rate}" for rate in RATES[1:-1])
     return goals(
         ratios,
         {

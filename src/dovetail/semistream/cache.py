@@ -8,7 +8,8 @@ all parts says where a value is.
 Which values. Seek keeps those with the most hits for a byte (`consider`): that is what settles the
 most rows without a read, and the greedy choice is the best one but for the last value that does
 not quite fit. A full cache looks at a sample of the misses only: learning costs more than it brings
-there. SSBJ decides by its own inequality, and only uses `admit` and `evict`.
+there. Where memory is short, `weigh` shrinks the cache to what is worth its bytes. SSBJ decides by
+its own inequality, and only uses `admit` and `evict`.
 """
 
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.runs import Rows, Run, Span
 from dovetail.semistream.gathering import gathered, take_rows
+from dovetail.semistream.notes import Missed
 from dovetail.semistream.table import StagedTable
 
 KEY_BYTES = 40  # of a cached value: code, start, hits, and 12 for the index of all parts
@@ -31,6 +33,7 @@ KEYS_SCHEMA = pa.schema([])
 _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
 _FILL = 0.97  # of the limit: what a value takes up is only known on average
+_LEAST = 1 / 32  # of the most: so much stays, to see whether the stream has become more skewed
 _SELDOM = 4  # a full cache learns after this many misses for each of its values
 _FETCHED_ROWS = 1 << 13  # at a time
 _NONE: Rows = np.zeros(0, dtype=np.int64)
@@ -61,7 +64,7 @@ class Cache:
     """The cached values, never more than `limit` bytes of them."""
 
     def __init__(self, schema: pa.Schema, limit: int, held: Reservation) -> None:
-        self.limit = limit
+        self.limit = self.most = limit
         self.parts: list[Part] = []
         self._schema = schema
         self._held = held
@@ -175,10 +178,51 @@ class Cache:
 
     def halve(self) -> None:
         """Give up the half of the values that has the fewest hits."""
-        hits = np.concatenate([part.hits for part in self.parts])
+        hits = self._hits()
         keep = np.zeros(len(hits), dtype=np.bool_)
         keep[np.argsort(hits, kind="stable")[-(-len(hits) // 2) :]] = True
+        self._keep(keep)
+
+    def _keep(self, keep: NDArray[np.bool_]) -> None:
+        """Keep these values of all parts, lined up."""
         self.evict(np.split(keep, np.cumsum([len(part.keys) for part in self.parts])[:-1]))
+
+    def _hits(self) -> Rows:
+        return np.concatenate([part.hits for part in self.parts])
+
+    def _sizes(self) -> NDArray[np.float64]:
+        """About what each value takes up."""
+        rows = max(1, sum(int(part.starts[-1]) for part in self.parts))
+        row_bytes = (self.nbytes - KEY_BYTES * len(self)) / rows
+        sizes = [np.diff(part.starts) * row_bytes + KEY_BYTES for part in self.parts]
+        return np.concatenate(sizes)
+
+    def weigh(self, saved_bytes: float) -> None:
+        """Shrink to the values that, taken together, save as much memory as they take.
+
+        `saved_bytes` is what all of them have saved, each by its hits. If that is twice what they
+        take, the cache may grow again.
+        """
+        if saved_bytes >= self.nbytes:
+            if saved_bytes > 2 * self.nbytes:
+                self.widen()
+            return
+        hits, sizes = self._hits(), self._sizes()
+        order = np.argsort(-hits / sizes, kind="stable")
+        saved = np.cumsum(hits[order]) * (saved_bytes / max(1, int(hits.sum())))
+        taken = np.cumsum(sizes[order])
+        worth = np.flatnonzero(saved >= taken)
+        count = int(worth[-1]) + 1 if len(worth) else 0
+        least = int(self.most * _LEAST)
+        count = max(count, int(np.searchsorted(taken, _FILL * least, side="right")))
+        self.limit = max(least, int(taken[count - 1] / _FILL)) if count else least
+        keep = np.zeros(len(hits), dtype=np.bool_)
+        keep[order[:count]] = True
+        self._keep(keep)
+
+    def widen(self) -> None:
+        """Allow twice as much, up to the most there may be."""
+        self.limit = min(self.most, 2 * self.limit)
 
     def is_due(self) -> bool:
         """Whether values that miss from now on are to be considered.
@@ -191,18 +235,14 @@ class Cache:
         """What may be taken in at once without anything that has to go for it."""
         return min(int(_FILL * self.limit) - self.nbytes, self.limit // 4)
 
-    def consider(self, codes: Codes, low: Rows, high: Rows, table: StagedTable) -> None:
-        """Values that missed, once for each row that did, and where their table rows are."""
+    def consider(self, missed: Missed, table: StagedTable) -> None:
+        """Take values that missed in, as far as they are worth it."""
         most, room = int(_FILL * self.limit), self._room()
         self._missed = 0
-        if (codes[1:] < codes[:-1]).any():
-            order = np.argsort(codes, kind="stable")
-            codes, low, high = codes[order], low[order], high[order]
-        index = firsts_of(codes)
-        hits = np.diff(index, append=len(codes))
-        fresh = ~self._holds(codes[index])  # rows may have missed before others were learned from
-        index, hits = index[fresh], hits[fresh]
-        keys, low, counts = codes[index], low[index], (high - low)[index]
+        # rows may have missed before others were learned from
+        missed = missed.only(~self._holds(missed.keys))
+        keys, low, hits = missed.keys, missed.low, missed.hits
+        counts = missed.high - low
         costs = counts * table.row_bytes + KEY_BYTES
         if self._seen > 8 * max(len(self), 1024):
             for part in self.parts:
@@ -228,10 +268,8 @@ class Cache:
         rest = rest[np.cumsum(costs[rest]) <= self.limit // 4]
         if not len(rest) or not self.parts:
             return _NONE
-        rows = max(1, sum(int(p.starts[-1]) for p in self.parts))
-        row_bytes = (self.nbytes - KEY_BYTES * len(self)) / rows
-        sizes = np.concatenate([np.diff(p.starts) * row_bytes + KEY_BYTES for p in self.parts])
-        scores = _STICKINESS * np.concatenate([p.hits for p in self.parts]) / sizes
+        sizes = self._sizes()
+        scores = _STICKINESS * self._hits() / sizes
         worst = np.argsort(scores)
         # of each value, the last one that has to go for it and for those before it
         last = np.searchsorted(np.cumsum(sizes[worst]), excess + np.cumsum(costs[rest]))
@@ -243,7 +281,7 @@ class Cache:
             return _NONE
         keep = np.ones(len(scores), dtype=np.bool_)
         keep[worst[: last[count - 1] + 1]] = False
-        self.evict(np.split(keep, np.cumsum([len(p.keys) for p in self.parts])[:-1]))
+        self._keep(keep)
         return rest[:count]
 
     def _fetch(self, keys: Codes, low: Rows, counts: Rows, hits: Rows, table: StagedTable) -> None:
@@ -291,12 +329,14 @@ class Cache:
         return {
             "seen": self._seen,
             "missed": self._missed,
+            "limit": self.limit,
             "blocks": [len(part.blocks or []) for part in self.parts],
             "hits": [int(part.hits.sum()) for part in self.parts],
         }
 
     def restore(self, meta: dict[str, Any], blocks: list[np.void], store: BlockStore) -> None:
-        self._seen, self._missed = meta["seen"], meta.get("missed", 0)
+        self._seen, self._missed = meta["seen"], meta["missed"]
+        self.limit = min(self.limit, meta["limit"])
         self._indexed = None
         for count, hits in zip(meta["blocks"], meta["hits"], strict=True):
             mine, blocks = blocks[:count], blocks[count:]

@@ -3,8 +3,9 @@
 Beyond the papers. MESHJOIN reads every page for every row, because it assumes no order. Staged
 pages are sorted, so the fences say which pages can hold a row's matches. Rows wait until there is
 no memory for more, or until nothing more comes; then the pages that they need are read in order,
-each once, neighbours in one request. Under load that is MESHJOIN's shared sequential scan, for a
-quiet stream it is an index lookup, and in between it reads what is needed.
+each once, neighbours in one request. Rows that come while such a sweep is under way join it, if
+their pages still lie ahead (see `sweep`). Under load that is MESHJOIN's shared sequential scan, for
+a quiet stream it is an index lookup, and in between it reads what is needed.
 
 A row is settled when its own pages have been read, so no match bits or packet queue are needed. All
 rows of one code lie together: a code that fills many pages needs its first and last page only.
@@ -12,13 +13,20 @@ Waiting rows are settled some thousands at a time, those with the lowest codes f
 are looked up each once, in stretches of pages that are as long as mapped pages may stay.
 
 In front of it stands a cache (see `cache`): the join values with the most hits for a byte. Values
-that the table does not have are cached as such.
+that the table does not have are cached as such. What misses it is noted while the cache learns, in
+memory of a fixed size (see `notes`).
+
+Cache and window share the budget. If a sweep was made for lack of memory, the cache has to be worth
+its own: without it, the window would have to be larger by as much as the cache settles rows, for as
+many rows to share a sweep. What takes more memory than it saves in this way goes. (SSBJ's
+inequality says that of each value by itself. Here values with fewer hits may stay as long as all of
+them together hold to it: where a row costs a read of its own they save that, too.)
 
 With `ordered`, rows wait in the order in which they came and there is no cache.
 """
 
-import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -28,16 +36,19 @@ from dovetail.kernel.blocks import BLOCK, RESIDENT
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.kernel.runs import Rows, Run, merge_runs
-from dovetail.semistream.base import SemiStreamJoin, first_number
+from dovetail.kernel.runs import Rows, Run
+from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.cache import Cache, firsts_of
+from dovetail.semistream.notes import NOTE_BYTES, Missed, Notes
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
+from dovetail.semistream.sweep import Sweep, up_to
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
-CACHE_SHARE = 3 / 8
+CACHE_SHARE = 11 / 32
+NOTES_SHARE = 1 / 32
 _SETTLED_ROWS = 1 << 13  # at least so many together, if there are as many
-_LEARNED_BYTES = 40  # what is noted of a row that missed the cache, while the cache learns
 _UNBOUNDED_CACHE_BYTES = 1 << 30
+_UNBOUNDED_NOTES_BYTES = 64 << 20
 
 GAP_BYTES = 192 << 10  #: of codes without a waiting row that are read through rather than skipped
 
@@ -47,12 +58,24 @@ def gap_pages(page_rows: int, gap_bytes: int = GAP_BYTES) -> int:
     return max(2, gap_bytes // (CODE_BYTES * page_rows))
 
 
+@dataclass
+class Lap:
+    """What happened in a sweep, as far as it is about the cache."""
+
+    learns: bool  #: whether values that miss are noted
+    found_before: int  #: rows that the cache had settled when it began
+    missed: int  #: rows that wait for this sweep, or the next
+    full_bytes: int = 0  #: that waited when there was no memory for more; 0: there always was
+
+
 class Seek(SemiStreamJoin):
     """Equality joins; the pages that are needed, and a cache."""
 
     name: ClassVar[str] = "seek"
     caches: ClassVar[bool] = True
     gap_bytes: ClassVar[int] = GAP_BYTES
+    #: how far a piece of a sweep goes at most, for drivers that have new rows between any two
+    sweep_pages: int | None = None
 
     def __init__(
         self,
@@ -62,28 +85,30 @@ class Seek(SemiStreamJoin):
         snapshot: Snapshot | None = None,
     ) -> None:
         super().__init__(spec, context, table, snapshot)
-        self._waiting: list[Run] = []
-        self._settled: list[int] = []  # of each waiting run, the rows that are done
-        self._learns = False  # whether the cache is to consider the rows that wait
-        self._learned: list[tuple[Codes, Rows, Rows]] = []  # codes, low, high
+        self._sweep = Sweep(self._window)
         total = context.budget.total_bytes
         limit = _UNBOUNDED_CACHE_BYTES if total is None else int(total * CACHE_SHARE)
+        noted = _UNBOUNDED_NOTES_BYTES if total is None else int(total * NOTES_SHARE)
         if not self.caches or spec.ordered:
-            limit = 0
+            limit = noted = 0
+        if total is not None:
+            context.budget.reserve("notes", noted)
+        self._notes = Notes(noted // NOTE_BYTES)
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
+        self._begin_sweep()
         self._piece_pages = max(4, table.release_bytes // (CODE_BYTES * table.page_rows))
         self._gap_pages = gap_pages(table.page_rows, self.gap_bytes)
         if snapshot is not None:
             self._restore(snapshot)
 
     def pending(self) -> int:
-        return sum(len(run) for run in self._waiting) - sum(self._settled)
+        return len(self._sweep)
 
     def oldest(self) -> int | None:
-        return first_number(zip(self._waiting, self._settled, strict=True))
+        return self._sweep.oldest()
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
-        if self.cache.limit:
+        if self.cache.most:
             missed = np.ones(len(run), dtype=np.bool_)
             chosen, low, high = self.cache.lookup(run.codes)
             missed[chosen] = False
@@ -95,13 +120,11 @@ class Seek(SemiStreamJoin):
                 rows = run.rows.filter(pa.array(missed))
                 run = Run(run.codes[missed], run.ats[missed], rows)
         yield from self._hold(run)
-        self._waiting.append(run)
-        self._settled.append(0)
+        self._lap.missed += len(run)
+        self._sweep.add(run)
 
     def _waiting_bytes(self, run: Run) -> int:
-        if not self._waiting:  # a new round begins
-            self._learns = self.cache.limit > 0 and self.cache.is_due()
-        return run.nbytes + _LEARNED_BYTES * len(run) * self._learns
+        return run.nbytes
 
     def _can_make_room(self) -> bool:
         return bool(self.cache.parts) or super()._can_make_room()
@@ -109,6 +132,7 @@ class Seek(SemiStreamJoin):
     def _make_room(self) -> Iterator[pa.RecordBatch]:
         """Rows that wait go first; then the cache gives way."""
         if self.pending():
+            self._lap.full_bytes = max(self._lap.full_bytes, self._window.nbytes)
             yield from super()._make_room()
         else:
             self.cache.halve()
@@ -120,60 +144,31 @@ class Seek(SemiStreamJoin):
             yield from self._settle_first()
         else:
             yield from self._settle_piece()
-        if not self._waiting:
-            self._window.resize(0)
-            self._learn()
+        if self._sweep.position is None and self.cache.most:
+            self._end_sweep()
 
     def _settle_piece(self) -> Iterator[pa.RecordBatch]:
-        """Settle the waiting rows with the lowest codes."""
-        self._merge_waiting()
-        waiting = list(zip(self._waiting, self._settled, strict=True))
-        heads = [run.codes[start : start + _SETTLED_ROWS] for run, start in waiting]
-        cut = [
-            head[-1]
-            for head, (run, at) in zip(heads, waiting, strict=True)
-            if at + len(head) < len(run)
-        ]
-        if cut:  # no code beyond the first head that does not go on to the end of its run
-            heads = [head[: np.searchsorted(head, min(cut), side="right")] for head in heads]
+        """Settle the rows ahead that have the lowest codes."""
+        self._sweep.merge(self.working_bytes // 4)
+        heads, cut = self._sweep.heads(_SETTLED_ROWS)
         sought = (
             heads[0][firsts_of(heads[0])] if len(heads) == 1 else np.unique(np.concatenate(heads))
         )
+        if self.sweep_pages is not None and self.table.pages:
+            first, stop = self.table.pages_of(sought, sought)
+            most = int(np.searchsorted(stop, first[0] + self.sweep_pages, side="right"))
+            if most < len(sought):
+                sought = sought[: max(1, most)]
+                cut = int(sought[-1])
+                heads = up_to(heads, cut)
         low, high = self._locate(sought)
-        for (run, start), head in zip(waiting, heads, strict=True):
+        for one, head in zip(self._sweep.ahead, heads, strict=True):
             if len(head):
                 at = np.searchsorted(sought, head)
-                if self._learns:
-                    self._learned.append((head, low[at], high[at]))
-                yield from self._settle_run(run, low[at], high[at], self.table, start)
-        ends = [start + len(head) for (_, start), head in zip(waiting, heads, strict=True)]
-        left = [(run, end) for (run, _), end in zip(waiting, ends, strict=True) if end < len(run)]
-        self._waiting = [run for run, _ in left]
-        self._settled = [end for _, end in left]
-
-    def _merge_waiting(self) -> None:
-        """Make long runs of short ones: what a piece costs, it costs for every run.
-
-        Working memory bounds their length: a merge holds its rows thrice, of which the window has
-        one.
-        """
-        limit = self.working_bytes // 4
-        short = [run.nbytes <= limit // 2 for run in self._waiting]
-        if sum(short) < 2:
-            return
-        waiting = list(zip(self._waiting, self._settled, strict=True))
-        merged = [pair for pair, is_short in zip(waiting, short, strict=True) if not is_short]
-        group: list[tuple[Run, int]] = []
-        nbytes = 0
-        for pair in itertools.compress(waiting, short):
-            if nbytes + pair[0].nbytes > limit:
-                merged.append(_merged(group))
-                group, nbytes = [], 0
-            group.append(pair)
-            nbytes += pair[0].nbytes
-        merged.append(_merged(group))
-        self._waiting = [run for run, _ in merged]
-        self._settled = [settled for _, settled in merged]
+                if self._lap.learns:
+                    self._notes.add(_missed(head, low[at], high[at]))
+                yield from self._settle_run(one.run, low[at], high[at], self.table, one.settled)
+        self._sweep.settle([len(head) for head in heads], cut)
 
     def _locate(self, sought: Codes) -> tuple[Rows, Rows]:
         """The positions `[low, high)` of the rows of some codes, each of which is given once."""
@@ -221,55 +216,69 @@ class Seek(SemiStreamJoin):
 
     def _settle_first(self) -> Iterator[pa.RecordBatch]:
         """Settle the oldest waiting run, in its own order."""
-        run = self._waiting[0]
+        run = self._sweep.ahead[0].run
         sought = run.codes[firsts_of(run.codes)]
         low, high = self._locate(sought)
         at = np.searchsorted(sought, run.codes)
         yield from self._settle_run(run, low[at], high[at], self.table)
-        del self._waiting[0], self._settled[0]
+        self._sweep.settle([len(run), *(0 for _ in self._sweep.ahead[1:])], None)
 
-    def _learn(self) -> None:
-        """Let the cache have the values that missed it, if they are worth it."""
-        learned, self._learned = self._learned, []
-        if learned:
-            codes, low, high = (np.concatenate(column) for column in zip(*learned, strict=True))
-            self.cache.consider(codes, low, high, self.table)
+    # -- the cache --------------------------------------------------------------------------
+
+    def _begin_sweep(self) -> None:
+        learns = self.cache.most > 0 and self.cache.is_due()
+        self._lap = Lap(learns, self.cache.found, self.pending())
+
+    def _end_sweep(self) -> None:
+        """Let the cache have the values that missed it, if they are worth it, and weigh it."""
+        if self._lap.learns:
+            self.cache.consider(self._notes.take(self._arrived), self.table)
+        if self._lap.full_bytes:
+            hits = self.cache.found - self._lap.found_before
+            self.cache.weigh(self._lap.full_bytes * hits / max(1, self._lap.missed))
+        else:
+            self.cache.widen()
+        self._begin_sweep()
 
     # -- state ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         blocks = []
-        for run in self._waiting:
-            if run.block is None:
-                run.block = self.ctx.store.append(run, STREAM, RESIDENT)
-            blocks.append(run.block)
+        for one in self._sweep.all:
+            if one.run.block is None:
+                one.run.block = self.ctx.store.append(one.run, STREAM, RESIDENT)
+            blocks.append(one.run.block)
         blocks += self.cache.persist(self.ctx.store)
-        meta = {**self._meta(), "settled": self._settled, "cache": self.cache.meta()}
+        meta = {
+            **self._meta(),
+            "settled": [one.settled for one in self._sweep.all],
+            "ahead": len(self._sweep.ahead),
+            "position": self._sweep.position,
+            "cache": self.cache.meta(),
+        }
         return Snapshot(meta, np.array(blocks, dtype=BLOCK))
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._arrived = snapshot.meta["arrived"]
-        self._settled = list(snapshot.meta["settled"])
-        waiting, cached = np.split(snapshot.blocks, [len(self._settled)])
-        for block in waiting:
-            run = self.ctx.store.read(block)
-            self._waiting.append(run)
-            self._window.grow(self._waiting_bytes(run))
-        self.cache.restore(snapshot.meta["cache"], list(cached), self.ctx.store)
+        meta = snapshot.meta
+        self._arrived = meta["arrived"]
+        settled = list(meta["settled"])
+        waiting, cached = np.split(snapshot.blocks, [len(settled)])
+        runs = (self.ctx.store.read(block) for block in waiting)
+        self._sweep.restore(zip(runs, settled, strict=True), meta["ahead"], meta["position"])
+        self.cache.restore(meta["cache"], list(cached), self.ctx.store)
+        self._begin_sweep()
 
     def check(self) -> None:
         super().check()
-        for run, settled in zip(self._waiting, self._settled, strict=True):
-            assert 0 <= settled < len(run)
-            assert (run.codes[1:] >= run.codes[:-1]).all()
+        self._sweep.check()
         self.cache.check()
 
 
-def _merged(runs: list[tuple[Run, int]]) -> tuple[Run, int]:
-    """What is left of some runs as one."""
-    if len(runs) == 1:
-        return runs[0]
-    return merge_runs([run.slice(start, len(run)) for run, start in runs]), 0
+def _missed(codes: Codes, low: Rows, high: Rows) -> Missed:
+    """Rows in code order, and where the table rows of each are, by value."""
+    firsts = firsts_of(codes)
+    hits = np.diff(firsts, append=len(codes))
+    return Missed(codes[firsts], low[firsts], high[firsts], hits)
 
 
 class SeekUncached(Seek):

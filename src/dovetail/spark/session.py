@@ -15,6 +15,7 @@ _CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
+
 def local_session(name: str, cores: int | str = 2, **conf: str) -> SparkSession:
     """A session on this machine, quiet and with the workers on this very Python.
 

@@ -200,7 +200,9 @@ def test_cache_when_not_everything_fits_then_takes_the_most_hits_a_byte(
     """A value with one row and many hits before one with a thousand rows and as many hits."""
     table = [1] * 1_000 + [2] * 1_000 + list(range(10, 30))
     bench = make_bench("seek", table, page_rows=100, budget_bytes=400_000)
-    seek(bench).cache.limit = 12_000  # a quarter of it may be filled at once
+    seek(bench).cache.most = seek(bench).cache.limit = (
+        12_000  # a quarter of it may be filled at once
+    )
     bench.feed([1, 2] * 50 + list(range(10, 30)) * 40)
     bench.work(1 << 30)
     assert set(cached(bench)) == set(range(10, 30))
@@ -211,7 +213,7 @@ def test_cache_when_the_stream_changes_then_better_values_take_the_place_of_othe
     make_bench: MakeBench,
 ) -> None:
     bench = make_bench("seek", list(range(4_000)), page_rows=100, budget_bytes=400_000)
-    seek(bench).cache.limit = 12_000  # some two hundred values
+    seek(bench).cache.most = seek(bench).cache.limit = 12_000  # some two hundred values
     for start in (0, 2_000):
         for _ in range(60):
             bench.feed(list(range(start, start + 200)) * 8)
@@ -223,7 +225,7 @@ def test_cache_when_the_stream_changes_then_better_values_take_the_place_of_othe
 def test_cache_when_values_are_replaced_then_stays_below_its_limit(make_bench: MakeBench) -> None:
     bench = make_bench("seek", list(range(4_000)), page_rows=100, budget_bytes=400_000)
     cache = seek(bench).cache
-    cache.limit = 12_000
+    cache.most = cache.limit = 12_000
     for start in (0, 2_000):
         for _ in range(60):
             bench.feed(list(range(start, start + 200)) * 8)
@@ -323,3 +325,55 @@ def test_hits_when_they_came_after_a_snapshot_then_the_next_one_has_them(
     cache = bench.operator.cache  # type: ignore[attr-defined]
     after = {int(k): int(h) for p in cache.parts for k, h in zip(p.keys, p.hits, strict=True)}
     assert after == before
+
+
+# -- cache and window share the budget ------------------------------------------------------------
+
+
+def overload(bench: Bench, keys: Callable[[], NDArray[np.int64]], batches: int) -> list[int]:
+    """Batches without a pause, for which there is no memory; the cache's size after each."""
+    sizes = []
+    for _ in range(batches):
+        bench.feed(keys().tolist())
+        sizes.append(seek(bench).cache.nbytes)
+    return sizes
+
+
+def test_cache_when_memory_is_short_and_hits_are_few_then_gives_its_memory_to_the_window(
+    make_bench: MakeBench,
+) -> None:
+    rng = np.random.default_rng(6)
+    bench = make_bench("seek", list(range(50_000)), page_rows=200, budget_bytes=400_000)
+    for _ in range(3):  # with pauses, it fills
+        bench.feed(rng.integers(0, 50_000, 3_000).tolist())
+        bench.work(1 << 30)
+    before = seek(bench).cache.nbytes
+    sizes = overload(bench, lambda: rng.integers(0, 50_000, 2_000), 25)
+    assert sizes[-1] < before / 4
+    assert seek(bench).cache.limit >= seek(bench).cache.most // 32
+    bench.restore()
+    assert seek(bench).cache.limit < seek(bench).cache.most / 4  # it is known on restart
+    bench.assert_exactly_once()
+
+
+def test_cache_when_memory_is_short_and_hits_are_many_then_keeps_its_memory(
+    make_bench: MakeBench,
+) -> None:
+    rng = np.random.default_rng(7)
+    bench = make_bench("seek", list(range(50_000)), page_rows=200, budget_bytes=400_000)
+    sizes = overload(bench, lambda: (rng.zipf(1.3, 4_000) - 1) % 50_000, 40)
+    assert sizes[-1] > 0.5 * seek(bench).cache.most
+    assert seek(bench).cache.limit == seek(bench).cache.most
+    bench.assert_exactly_once()
+
+
+def test_cache_when_memory_is_plentiful_again_then_grows_again(make_bench: MakeBench) -> None:
+    rng = np.random.default_rng(8)
+    bench = make_bench("seek", list(range(50_000)), page_rows=200, budget_bytes=400_000)
+    overload(bench, lambda: rng.integers(0, 50_000, 2_000), 25)
+    shrunk = seek(bench).cache.limit
+    for _ in range(8):
+        bench.feed(rng.integers(0, 50_000, 50).tolist())
+        bench.work(1 << 30)
+    assert seek(bench).cache.limit == seek(bench).cache.most > 4 * shrunk
+    bench.assert_exactly_once()

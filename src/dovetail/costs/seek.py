@@ -1,11 +1,15 @@
 """What Seek costs: the pages that waiting rows need, behind a cache of the hottest join values.
 
 Beyond the papers, as `semistream.seek` is. Rows that miss the cache wait in a window. When it is
-full, the pages that hold a waiting row are read in order, and all of it is settled at once. So a
-window of n rows costs, with p_i the probability that a row that missed needs page i,
+full, the pages that hold a waiting row are read in order, in a sweep; others take the memory of
+rows that it has settled, and join it if their pages lie ahead. A row waits for half a sweep, and
+up to half of a run is rows that are settled already, a quarter on average: so `TURNOVER` times as
+many rows share a sweep as fit the window. A sweep for n rows costs, with p_i the probability that a
+row that missed needs page i,
 
 - pages: `touched` = sum of 1 - (1 - p_i)^n, and the short gaps between them that are read through;
-- requests: one for each stretch of pages, once for the codes and once for the rows that matched;
+- requests: one for each stretch of pages whose codes are read, and one for each row that matched,
+  or what lies between two such rows passes, if that takes less time;
 - bytes: 8 a row of every page read, and the width of every table row that matched;
 - computing: each stream row is received and looked up in the cache; one that misses is put into the
   window and looked up in the pages too; each result is made;
@@ -30,13 +34,13 @@ from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream.base import WORKING_SHARE
-from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.seek import CACHE_SHARE, gap_pages
+from dovetail.semistream.cache import KEY_BYTES, LEAST
+from dovetail.semistream.seek import CACHE_SHARE, NOTES_SHARE, gap_pages
 from dovetail.semistream.table import CODE_BYTES
 
-WAITING_BYTES = INDEX_BYTES_PER_ROW + 40  #: of a waiting row, besides itself, while a cache learns
+WAITING_BYTES = INDEX_BYTES_PER_ROW  #: of a waiting row, besides itself
+TURNOVER = 2 * 3 / 4  #: rows that a sweep settles, for each that fits the window
 RUNS = 4  #: that a full window is merged into, each of which fetches for itself
-_NEAR_PAGES = 2  # that may lie between two rows that are fetched together
 _SETTLED_ROWS = 1 << 13  # together
 _CACHE_PARTS = 3  # that settle some rows of a slice, or so
 
@@ -66,14 +70,14 @@ class SeekTable:
 class SeekPlan:
     """Sizes of window and cache, and what they lead to."""
 
-    window_rows: int  #: rows that wait, those that the cache settles left out
+    sweep_rows: int  #: rows that share a sweep, those that the cache settles left out
     cached_values: int
     cache_share: float  #: of the stream rows, those that the cache settles
     memory_bytes: int
     rate: float  #: stream rows a second, at most
     wait_seconds: float  #: from a row's arrival to its last result, at most
-    pages_per_window: float
-    requests_per_window: float
+    pages_per_sweep: float
+    requests_per_sweep: float
     bytes_per_row: float  #: read for a stream row
 
 
@@ -90,12 +94,12 @@ class SeekModel:
     cached_key_bytes: float = KEY_BYTES  #: of a value in the cache, besides its table rows
     slice_rows: float = math.inf  #: that are taken in at a time
 
-    def pages_touched(self, window_rows: float, cached_values: int = 0) -> float:
-        """How many pages a window of so many rows needs, on average."""
+    def pages_touched(self, sweep_rows: float, cached_values: int = 0) -> float:
+        """How many pages a sweep for so many rows needs, on average."""
         pages = self._page_probability(cached_values)
         # log1p keeps the precision of the many pages that are hardly ever asked for
         with np.errstate(divide="ignore"):
-            return float(-np.expm1(window_rows * np.log1p(-np.minimum(pages, 1.0))).sum())
+            return float(-np.expm1(sweep_rows * np.log1p(-np.minimum(pages, 1.0))).sum())
 
     def chunks_touched(self, fetched_rows: float) -> float:
         """How many chunks so many table rows lie in, on average; hot or not, they are apart."""
@@ -118,6 +122,15 @@ class SeekModel:
         requests = 1 + between * free ** (through + 1)
         return requests, min(float(pages), touched + between * gaps)
 
+    def _fetches(self, rows: float) -> tuple[float, float]:
+        """The requests that fetch so many rows, in order, and the bytes that pass in between."""
+        if not rows or not self.table.row_bytes:
+            return 0.0, 0.0
+        between = max(0.0, self.table.rows / rows - 1) * self.table.row_bytes
+        if self.storage.read_seconds(1, 0.0) < self.storage.read_seconds(0, between):
+            return rows, 0.0
+        return 1.0, rows * between
+
     def miss_share(self, cached_values: int) -> float:
         """The share of the stream rows that the hottest values, cached, leave over."""
         return float(self._misses[min(max(cached_values, 0), len(self._misses) - 1)])
@@ -126,40 +139,39 @@ class SeekModel:
         """How many of the values with the most hits for a byte fit."""
         return int(np.searchsorted(self._cache_bytes, cache_bytes, side="right"))
 
-    def plan(self, window_rows: int, cached_values: int) -> SeekPlan:
+    def plan(self, sweep_rows: int, cached_values: int) -> SeekPlan:
         """What these sizes lead to."""
-        if window_rows < 1:
-            raise ArgumentError(f"window_rows={window_rows}: must be 1 or more")
+        if sweep_rows < 1:
+            raise ArgumentError(f"sweep_rows={sweep_rows}: must be 1 or more")
         values = min(cached_values, len(self._order))
         missed = self.miss_share(values)
         cached_bytes = float(self._cache_bytes[values - 1]) if values else 0.0
         results, factors = self.stream.mean_matches, self.factors
         found = factors.probe + factors.lookup
         per_row = factors.receive + found + results * factors.output
-        touched = self.pages_touched(window_rows, values) if missed else 0.0
+        touched = self.pages_touched(sweep_rows, values) if missed else 0.0
         requests, pages = self.stretches(touched, gap_pages(self.table.page_rows))
-        # rows are fetched one by one: only near ones come with a single movement of the disk
-        fetches, _ = self.stretches(touched, _NEAR_PAGES)
-        # as many rows come as it takes to fill the window with those that miss
-        rows = window_rows / missed if missed else float(window_rows)
-        waiting = window_rows if missed else 0
+        # of the rows that come, those that miss share the sweep
+        rows = sweep_rows / missed if missed else float(sweep_rows)
+        waiting = sweep_rows if missed else 0
         read = pages * self.table.page_rows * CODE_BYTES + waiting * results * self.table.row_bytes
+        fetches, passed = self._fetches(waiting * results)
         seconds = rows * per_row + waiting * (factors.add + found)
         slices = rows / self.slice_rows * (1 + (_CACHE_PARTS if values else 0))
         settled = RUNS * (1 + waiting / _SETTLED_ROWS) if waiting else 0.0
         seconds += (slices + requests + settled) * factors.call
         seconds += RUNS * self.chunks_touched(waiting * results / RUNS) * factors.chunk
-        seconds += self.storage.read_seconds(requests + fetches, read)
-        held = waiting * (self.stream_row_bytes + WAITING_BYTES)
+        seconds += self.storage.read_seconds(requests + fetches, read + passed)
+        held = max(waiting / TURNOVER, min(waiting, 1)) * (self.stream_row_bytes + WAITING_BYTES)
         return SeekPlan(
-            window_rows=waiting,
+            sweep_rows=waiting,
             cached_values=values,
             cache_share=1 - missed,
             memory_bytes=math.ceil(cached_bytes + held),
             rate=rows / seconds if seconds else math.inf,
             wait_seconds=2 * seconds if missed else per_row,
-            pages_per_window=pages,
-            requests_per_window=requests + fetches,
+            pages_per_sweep=pages,
+            requests_per_sweep=requests + fetches,
             bytes_per_row=read / rows,
         )
 
@@ -204,17 +216,24 @@ def best_rate(model: SeekModel, memory_bytes: float, *, caches: bool = True) -> 
     """What Seek does with so much memory: shares of it for the cache and for working, and the rest,
     less an eighth of the whole for the input batch, for the window. Without a cache it is window.
 
+    A cache that takes more memory than it saves is smaller, as in `Cache.weigh`, in halves here.
     `SeekPlan.memory_bytes` leaves out the working memory. Raises `MemoryBudgetError` if not even
     one row may wait.
     """
-    cached = model.cached_values(memory_bytes * CACHE_SHARE) if caches else 0
-    room = memory_bytes * (1 - (CACHE_SHARE if caches else 0) - WORKING_SHARE - 1 / 8)
+    noted = NOTES_SHARE if caches else 0
+    share = CACHE_SHARE if caches else 0.0
+    while True:
+        cached = model.cached_values(memory_bytes * share)
+        room = memory_bytes * (1 - share - noted - WORKING_SHARE - 1 / 8)
+        missed = model.miss_share(cached)
+        if room * (1 - missed) >= missed * share * memory_bytes or share <= CACHE_SHARE * LEAST:
+            break
+        share /= 2
     row_bytes = model.stream_row_bytes + WAITING_BYTES
-    rows = int(room / row_bytes)
-    if rows < 1:
+    if room < row_bytes:
         least = math.ceil(row_bytes * memory_bytes / room) if room > 0 else 0
         raise MemoryBudgetError(
             f"{format_bytes(int(memory_bytes))} are too little for seek: one waiting row takes "
             f"{format_bytes(least)} of budget. Raise memory=."
         )
-    return model.plan(rows, cached)
+    return model.plan(int(TURNOVER * room / row_bytes), cached)

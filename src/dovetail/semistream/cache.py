@@ -33,7 +33,7 @@ KEYS_SCHEMA = pa.schema([])
 _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
 _FILL = 0.97  # of the limit: what a value takes up is only known on average
-_LEAST = 1 / 32  # of the most: so much stays, to see whether the stream has become more skewed
+LEAST = 1 / 32  #: of the most: so much stays, to see whether the stream has become more skewed
 _SELDOM = 4  # a full cache learns after this many misses for each of its values
 _FETCHED_ROWS = 1 << 13  # at a time
 _NONE: Rows = np.zeros(0, dtype=np.int64)
@@ -213,7 +213,7 @@ class Cache:
         taken = np.cumsum(sizes[order])
         worth = np.flatnonzero(saved >= taken)
         count = int(worth[-1]) + 1 if len(worth) else 0
-        least = int(self.most * _LEAST)
+        least = int(self.most * LEAST)
         count = max(count, int(np.searchsorted(taken, _FILL * least, side="right")))
         self.limit = max(least, int(taken[count - 1] / _FILL)) if count else least
         keep = np.zeros(len(hits), dtype=np.bool_)

@@ -58,13 +58,13 @@ def planned(
         ("this machine", 1_000_000, 4_000_000, "seek"),
         ("this machine", 300_000_000, 64_000_000, "seek"),
         ("this machine", 1_000_000, 600_000, "seek"),
-        # so little memory that every waiting row is a seek of its own: a scan shares its reads
-        ("7200 rpm disk", 300_000_000, 32_000_000, "ameshjoin"),
-        ("object store", 300_000_000, 32_000_000, "ameshjoin"),
-        ("7200 rpm disk", 10_000_000, 4_000_000, "ameshjoin"),
-        ("object store", 10_000_000, 4_000_000, "ameshjoin"),
+        # little memory: a row leaves Seek's window when its page has been read, not after a scan
+        ("7200 rpm disk", 300_000_000, 4_000_000, "seek"),
+        ("object store", 10_000_000, 4_000_000, "seek"),
+        # a scan with enough memory has no cache and no settled rows beside those that wait
+        ("object store", 300_000_000, 256_000_000, "ameshjoin"),
         # memory for many rows a page: Seek reads in order too, and skips
-        ("7200 rpm disk", 10_000_000, 64_000_000, "seek"),
+        ("7200 rpm disk", 10_000_000, 128_000_000, "seek"),
         ("object store", 300_000_000, 1_000_000_000, "seek"),
         # the whole table in memory
         ("7200 rpm disk", 10_000, 4_000_000, "seek"),
@@ -83,12 +83,12 @@ def test_choose_when_storage_and_memory_vary_then_takes_the_fastest(
 
 
 def test_choose_when_keys_are_skewed_and_seeks_dear_then_the_scan_with_a_cache_wins() -> None:
-    plan = planned("object store", 300_000_000, 64_000_000, skew=Skew(1.2))
+    plan = planned("object store", 300_000_000, 128_000_000, skew=Skew(1.1))
     assert choose(plan).algorithm == "ssbj", predict(plan)
 
 
 def test_choose_when_rates_are_close_then_takes_seek() -> None:
-    plan = planned("7200 rpm disk", 300_000_000, 52_000_000)
+    plan = planned("7200 rpm disk", 300_000_000, 64_000_000)
     rates = {one.algorithm: one.rate for one in predict(plan)}
     assert rates["seek"] < max(rates.values()) < ALIKE * rates["seek"], "no near-tie to decide"
     assert choose(plan).algorithm == "seek"
@@ -103,7 +103,7 @@ def test_choose_when_the_condition_is_a_band_then_takes_one_that_can() -> None:
 
 
 def test_choose_when_the_fastest_is_too_late_then_takes_one_that_keeps_the_bound() -> None:
-    plan = planned("7200 rpm disk", 300_000_000, 32_000_000)
+    plan = planned("object store", 300_000_000, 256_000_000)
     assert choose(plan).algorithm == "ameshjoin"
     assert choose(plan).predicted.wait_seconds > 5
     assert choose(replace(plan, latency=5.0)).algorithm == "seek"
@@ -134,7 +134,7 @@ def test_choose_when_one_was_asked_for_then_it_is_that_one() -> None:
 
 
 def test_explain_when_the_choice_is_handed_over_then_shows_it_and_why() -> None:
-    plan = planned("7200 rpm disk", 10_000_000, 4_000_000)
+    plan = planned("object store", 300_000_000, 256_000_000)
     found = choose(plan)
     shown = explain_enrich(replace(plan, algorithm=found.algorithm, why=found.why))
     first, *_ = dict(shown.sections)["algorithm"]

@@ -12,7 +12,7 @@ from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.predictions import TableSize, predict
 from dovetail.costs.skew import Skew
-from dovetail.costs.storage import DISK_7200
+from dovetail.costs.storage import DISK_7200, OBJECT_STORE
 from dovetail.semistream import ALGORITHMS
 from dovetail.testing.plans import planned
 
@@ -123,9 +123,9 @@ def test_predict_when_seek_has_no_cache_then_is_slower_and_reads_more_with_skew(
 def test_explain_when_another_algorithm_is_faster_then_says_so() -> None:
     slow = replace(
         PLAN,
-        machine=replace(PLAN.machine, storage=DISK_7200),
-        table=TableSize(300_000_000, 48.0, 1_300, "x"),
-        memory_bytes=64_000_000,
+        machine=replace(PLAN.machine, storage=OBJECT_STORE),
+        table=TableSize(1_000_000_000, 48.0, 1_300, "x"),
+        memory_bytes=400_000_000,
     )
     fastest = predict(slow)[0]
     said = section(explain_enrich(slow), "algorithm")

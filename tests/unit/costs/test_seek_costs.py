@@ -87,7 +87,7 @@ def test_cache_when_values_differ_in_matches_then_those_with_most_hits_for_a_byt
 
 def test_plan_when_everything_is_cached_then_reads_nothing_and_nobody_waits() -> None:
     plan = MODEL.plan(500, 100_000)
-    assert (plan.window_rows, plan.bytes_per_row, plan.requests_per_window) == (0, 0, 0)
+    assert (plan.sweep_rows, plan.bytes_per_row, plan.requests_per_sweep) == (0, 0, 0)
     assert plan.cache_share == 1
     assert plan.rate == pytest.approx(1 / (FACTORS.receive + FACTORS.probe + FACTORS.output))
     assert plan.memory_bytes == 100_000 * 140
@@ -95,14 +95,14 @@ def test_plan_when_everything_is_cached_then_reads_nothing_and_nobody_waits() ->
 
 def test_plan_when_the_window_is_dense_then_is_one_scan_of_the_codes() -> None:
     plan = MODEL.plan(100_000, 0)
-    assert plan.pages_per_window == pytest.approx(1_000)
-    assert plan.requests_per_window == pytest.approx(2)
+    assert plan.pages_per_sweep == pytest.approx(1_000)
+    assert plan.requests_per_sweep == pytest.approx(2)
     assert plan.bytes_per_row == pytest.approx(8 + 100)
 
 
 def test_plan_when_one_row_waits_then_is_an_index_lookup() -> None:
     plan = MODEL.plan(1, 0)
-    assert plan.pages_per_window == pytest.approx(1, rel=0.01)
+    assert plan.pages_per_sweep == pytest.approx(1, rel=0.01)
     assert plan.rate == pytest.approx(1 / (2 * DISK_7200.seek_seconds), rel=0.01)
     assert plan.memory_bytes == 40 + WAITING_BYTES
 
@@ -125,7 +125,7 @@ def test_best_rate_when_not_one_row_fits_then_says_so() -> None:
 def test_arguments_when_they_cannot_be_then_are_refused() -> None:
     with pytest.raises(ArgumentError, match="cannot be"):
         SeekTable(10, 100, 0)
-    with pytest.raises(ArgumentError, match="window_rows=0"):
+    with pytest.raises(ArgumentError, match="sweep_rows=0"):
         MODEL.plan(0, 0)
 
 

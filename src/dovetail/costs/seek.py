@@ -34,7 +34,7 @@ from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream.base import WORKING_SHARE
-from dovetail.semistream.cache import KEY_BYTES, LEAST
+from dovetail.semistream.cache import KEY_BYTES, LEAST, WORTH
 from dovetail.semistream.seek import CACHE_SHARE, NOTES_SHARE, gap_pages
 from dovetail.semistream.table import CODE_BYTES
 
@@ -216,7 +216,7 @@ def best_rate(model: SeekModel, memory_bytes: float, *, caches: bool = True) -> 
     """What Seek does with so much memory: shares of it for the cache and for working, and the rest,
     less an eighth of the whole for the input batch, for the window. Without a cache it is window.
 
-    A cache that takes more memory than it saves is smaller, as in `Cache.weigh`, in halves here.
+    A cache that is not worth its memory is smaller, as in `Cache.weigh`, but by halves.
     `SeekPlan.memory_bytes` leaves out the working memory. Raises `MemoryBudgetError` if not even
     one row may wait.
     """
@@ -226,7 +226,8 @@ def best_rate(model: SeekModel, memory_bytes: float, *, caches: bool = True) -> 
         cached = model.cached_values(memory_bytes * share)
         room = memory_bytes * (1 - share - noted - WORKING_SHARE - 1 / 8)
         missed = model.miss_share(cached)
-        if room * (1 - missed) >= missed * share * memory_bytes or share <= CACHE_SHARE * LEAST:
+        saved, needed = room * (1 - missed), WORTH * missed * share * memory_bytes
+        if saved >= needed or share <= CACHE_SHARE * LEAST:
             break
         share /= 2
     row_bytes = model.stream_row_bytes + WAITING_BYTES

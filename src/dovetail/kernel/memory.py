@@ -60,7 +60,7 @@ class Budget:
 
     def try_reserve(self, component: str, nbytes: int) -> bool:
         """Take `nbytes` (>= 0) for a component, or refuse and change nothing."""
-        if self.total_bytes is not None and self.used_bytes + nbytes > self.total_bytes:
+        if not self.has_room(nbytes):
             return False
         self.used_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
@@ -68,6 +68,10 @@ class Budget:
         self.components[component] = held
         self.peaks[component] = max(self.peaks.get(component, 0), held)
         return True
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so much could be reserved."""
+        return self.total_bytes is None or self.used_bytes + nbytes <= self.total_bytes
 
     def reserve(self, component: str, nbytes: int) -> None:
         """Like `try_reserve`, but a refusal is a `MemoryBudgetError`."""

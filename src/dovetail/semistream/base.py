@@ -175,7 +175,7 @@ class SemiStreamJoin(Emission):
 
     def _slice_rows(self, row_bytes: int) -> int:
         """How many rows are taken in at a time."""
-        return max(1, self.working_bytes // 4 // row_bytes)
+        return max(1, self.working_bytes // 2 // row_bytes)
 
     def _arrive(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         codes, valid = self.spec.encode(STREAM, rows)

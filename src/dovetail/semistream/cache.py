@@ -33,6 +33,7 @@ KEYS_SCHEMA = pa.schema([])
 _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
 _FILL = 0.97  # of the limit: what a value takes up is only known on average
+WORTH = 1 / 4  #: of the memory that values take, what they save at least in rows that need not wait
 LEAST = 1 / 32  #: of the most: so much stays, to see whether the stream has become more skewed
 _SELDOM = 4  # a full cache learns after this many misses for each of its values
 _FETCHED_ROWS = 1 << 13  # at a time
@@ -79,6 +80,11 @@ class Cache:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts)
+
+    @property
+    def room_bytes(self) -> int:
+        """What it may still take."""
+        return max(0, self.limit - self.nbytes)
 
     def lookup(self, codes: Codes) -> tuple[Rows, Rows, Rows]:
         """Which of the rows with these codes, in order, are cached, and `[low, high)` of each.
@@ -198,20 +204,20 @@ class Cache:
         return np.concatenate(sizes)
 
     def weigh(self, saved_bytes: float) -> None:
-        """Shrink to the values that, taken together, save as much memory as they take.
+        """Shrink to the values that, taken together, save `WORTH` of the memory that they take.
 
-        `saved_bytes` is what all of them have saved, each by its hits. If that is twice what they
-        take, the cache may grow again.
+        `saved_bytes` is what all of them have saved, each by its hits. If that is twice as much as
+        it has to be, the cache may grow again.
         """
-        if saved_bytes >= self.nbytes:
-            if saved_bytes > 2 * self.nbytes:
+        if saved_bytes >= WORTH * self.nbytes:
+            if saved_bytes > 2 * WORTH * self.nbytes:
                 self.widen()
             return
         hits, sizes = self._hits(), self._sizes()
         order = np.argsort(-hits / sizes, kind="stable")
         saved = np.cumsum(hits[order]) * (saved_bytes / max(1, int(hits.sum())))
         taken = np.cumsum(sizes[order])
-        worth = np.flatnonzero(saved >= taken)
+        worth = np.flatnonzero(saved >= WORTH * taken)
         count = int(worth[-1]) + 1 if len(worth) else 0
         least = int(self.most * LEAST)
         count = max(count, int(np.searchsorted(taken, _FILL * least, side="right")))

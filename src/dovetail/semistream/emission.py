@@ -163,7 +163,7 @@ class Emission(ABC):
 
     def _most_pairs(self) -> int:
         row_bytes = self.table.row_bytes + self._stream_row_bytes + 16
-        return max(1, min(int(self.working_bytes // 4 / row_bytes), _MOST_PAIRS))
+        return max(1, min(int(self.working_bytes // 2 / row_bytes), _MOST_PAIRS))
 
 
 def in_stream_order(run: Run) -> Rows:

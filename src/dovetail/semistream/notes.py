@@ -1,8 +1,8 @@
-"""What Seek notes of values that missed its cache, in memory of a fixed size.
+"""What Seek notes of values that missed its cache, in little memory.
 
-When there are more of them than it has room for, it goes on with half of the values, then with a
-quarter, and so on. Of a value that is noted every row counts. Which values these are is another
-choice each time.
+Some memory is always theirs; more is taken while the budget has it, up to a limit. When there are
+more values than there is room for, notes go on with half of them, then with a quarter, and so on.
+Of a value that is noted every row counts. Which values these are is another choice each time.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
+from dovetail.kernel.memory import Reservation
 from dovetail.kernel.runs import Rows
 
 NOTE_BYTES = 64  #: of a value: its four numbers, and as much while they are put in order
@@ -38,32 +39,40 @@ NOTHING = Missed(_NONE, _NONE, _NONE, _NONE)
 
 
 class Notes:
-    """Up to `most` values."""
+    """Values, as many as `held` has room for, which is `least` bytes or more."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, least: int, held: Reservation) -> None:
+        self._least = least
+        self._held = held
         self._noted: list[Missed] = []
         self._halvings = 0
         self._salt = 0
+        held.resize(least)
 
     def __len__(self) -> int:
         return sum(len(one) for one in self._noted)
 
-    def add(self, missed: Missed) -> None:
-        """Note these values; the arrays must not change later."""
+    def add(self, missed: Missed, most_bytes: int) -> None:
+        """Note these values, in up to `most_bytes`; the arrays must not change later."""
         self._noted.append(self._chosen(missed))
-        while len(self) > self.most:
-            together = _together(self._noted)
-            if len(together) > self.most:
+        while not self._has_room(most_bytes):
+            noted = len(self)
+            self._noted = [_together(self._noted)]
+            if len(self) == noted:
                 self._halvings += 1
-                together = self._chosen(together)
-            self._noted = [together]
+                self._noted = [self._chosen(self._noted[0])]
 
     def take(self, salt: int) -> Missed:
         """What was noted, which is then forgotten; `salt` chooses among the values to come."""
         noted, self._noted = self._noted, []
         self._halvings, self._salt = 0, salt
+        self._held.resize(self._least)
         return _together(noted) if noted else NOTHING
+
+    def _has_room(self, most_bytes: int) -> bool:
+        missing = NOTE_BYTES * len(self) - self._held.nbytes
+        allowed = self._held.nbytes + missing <= most_bytes
+        return missing <= 0 or (allowed and self._held.try_grow(missing))
 
     def _chosen(self, missed: Missed) -> Missed:
         """The values among these that are noted: one in 2 to the power of `_halvings`."""

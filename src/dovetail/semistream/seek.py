@@ -13,14 +13,15 @@ Waiting rows are settled some thousands at a time, those with the lowest codes f
 are looked up each once, in stretches of pages that are as long as mapped pages may stay.
 
 In front of it stands a cache (see `cache`): the join values with the most hits for a byte. Values
-that the table does not have are cached as such. What misses it is noted while the cache learns, in
-memory of a fixed size (see `notes`).
+that the table does not have are cached as such. What misses it is noted while the cache learns (see
+`notes`).
 
 Cache and window share the budget. If a sweep was made for lack of memory, the cache has to be worth
 its own: without it, the window would have to be larger by as much as the cache settles rows, for as
-many rows to share a sweep. What takes more memory than it saves in this way goes. (SSBJ's
-inequality says that of each value by itself. Here values with fewer hits may stay as long as all of
-them together hold to it: where a row costs a read of its own they save that, too.)
+many rows to share a sweep. SSBJ's inequality asks of each value that it takes no more memory than
+it saves in this way, which is right where a scan is all that costs. Here a row that misses is also
+fetched by itself, so that all values together have to save a quarter of what they take; those with
+the fewest hits for a byte go if they do not.
 
 With `ordered`, rows wait in the order in which they came and there is no cache.
 """
@@ -39,16 +40,15 @@ from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Rows, Run
 from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.cache import Cache, firsts_of
-from dovetail.semistream.notes import NOTE_BYTES, Missed, Notes
+from dovetail.semistream.notes import Missed, Notes
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
 from dovetail.semistream.sweep import Sweep, up_to
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
-CACHE_SHARE = 11 / 32
+CACHE_SHARE = 3 / 8
 NOTES_SHARE = 1 / 32
 _SETTLED_ROWS = 1 << 13  # at least so many together, if there are as many
 _UNBOUNDED_CACHE_BYTES = 1 << 30
-_UNBOUNDED_NOTES_BYTES = 64 << 20
 
 GAP_BYTES = 192 << 10  #: of codes without a waiting row that are read through rather than skipped
 
@@ -88,12 +88,10 @@ class Seek(SemiStreamJoin):
         self._sweep = Sweep(self._window)
         total = context.budget.total_bytes
         limit = _UNBOUNDED_CACHE_BYTES if total is None else int(total * CACHE_SHARE)
-        noted = _UNBOUNDED_NOTES_BYTES if total is None else int(total * NOTES_SHARE)
+        noted = 0 if total is None else int(total * NOTES_SHARE)
         if not self.caches or spec.ordered:
             limit = noted = 0
-        if total is not None:
-            context.budget.reserve("notes", noted)
-        self._notes = Notes(noted // NOTE_BYTES)
+        self._notes = Notes(noted, Reservation(context.budget, "notes"))
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
         self._begin_sweep()
         self._piece_pages = max(4, table.release_bytes // (CODE_BYTES * table.page_rows))
@@ -119,6 +117,9 @@ class Seek(SemiStreamJoin):
             if not missed.all():
                 rows = run.rows.filter(pa.array(missed))
                 run = Run(run.codes[missed], run.ats[missed], rows)
+        # the memory that the cache may still take is left to it
+        while self.pending() and not self.ctx.budget.has_room(run.nbytes + self.cache.room_bytes):
+            yield from self._make_room()
         yield from self._hold(run)
         self._lap.missed += len(run)
         self._sweep.add(run)
@@ -166,7 +167,8 @@ class Seek(SemiStreamJoin):
             if len(head):
                 at = np.searchsorted(sought, head)
                 if self._lap.learns:
-                    self._notes.add(_missed(head, low[at], high[at]))
+                    missed = _missed(head, low[at], high[at])
+                    self._notes.add(missed, self.cache.limit // 2)
                 yield from self._settle_run(one.run, low[at], high[at], self.table, one.settled)
         self._sweep.settle([len(head) for head in heads], cut)
 

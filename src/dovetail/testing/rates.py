@@ -43,7 +43,7 @@ class Setting:
     stream_row_bytes: int
     share: float
     skew: float = 0.0
-    rows: int = 50_000  #: of the stream: twice what fills window and cache, or more
+    rows: int = 50_000  #: of the stream: four times what fills window and cache, or more
     batch_rows: int = 10_000
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.testing.rates import ALGORITHMS_COMPARED, Setting, compare
 
 SETTINGS = [
-    Setting(60_000, 120, 20, share=0.10, rows=12_000, batch_rows=2_000),
+    Setting(60_000, 120, 20, share=0.10, rows=60_000, batch_rows=2_000),
     Setting(60_000, 120, 20, share=0.40, rows=60_000),
 ]
 _WITHIN = 4.0

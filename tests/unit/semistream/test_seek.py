@@ -344,10 +344,11 @@ def test_cache_when_memory_is_short_and_hits_are_few_then_gives_its_memory_to_th
 ) -> None:
     rng = np.random.default_rng(6)
     bench = make_bench("seek", list(range(50_000)), page_rows=200, budget_bytes=400_000)
-    for _ in range(3):  # with pauses, it fills
+    for _ in range(20):  # with pauses, it fills
         bench.feed(rng.integers(0, 50_000, 3_000).tolist())
         bench.work(1 << 30)
     before = seek(bench).cache.nbytes
+    assert before > seek(bench).cache.most / 5
     sizes = overload(bench, lambda: rng.integers(0, 50_000, 2_000), 25)
     assert sizes[-1] < before / 4
     assert seek(bench).cache.limit >= seek(bench).cache.most // 32

@@ -14,7 +14,7 @@ from dovetail.errors import StorageError
 from dovetail.spark.clock import ClockReader, PendingWork, read_pending
 from dovetail.spark.endings import SILENT_STEPS, Silence
 from dovetail.spark.layout import CLOCK, LAST_ROWS
-from dovetail.spark.state import prepare
+from dovetail.spark.state import FORMAT, prepare
 from dovetail.spark.step import StreamingTask
 
 
@@ -24,7 +24,7 @@ def write_version(root: Path, partition: int, version: int, pending: int) -> Pat
     directory.mkdir(parents=True, exist_ok=True)
     head = json.dumps({"pending": pending, "files": []}).encode()
     path = directory / f"v{version:012d}"
-    path.write_bytes(f"dovetail 1 {len(head)} 0 0\n".encode() + head)
+    path.write_bytes(f"dovetail {FORMAT} {len(head)} 0 0\n".encode() + head)
     return path
 
 

@@ -52,7 +52,7 @@ from dovetail.kernel.blocks import BLOCK, storage_problem
 from dovetail.kernel.protocol import Snapshot
 from dovetail.spark.faults import fault_point
 
-FORMAT = 1
+FORMAT = 2
 IDENTITY = "identity.json"
 _VERSION = re.compile(r"v(\d{12})")
 _SEGMENT = re.compile(r"b(\d+)-")

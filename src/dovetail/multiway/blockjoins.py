@@ -1,4 +1,4 @@
-"""The work on disk: blocks are read and joined, a block at a time.
+"""The work on disk: blocks are read and joined, one at a time or, in Cleanup, a few.
 
 `cells` says what has to be joined and `odometer` in which order. Whoever asks for a step drains
 it, and may then leave for as long as it likes: `put_down` gives the memory back and keeps what
@@ -41,6 +41,7 @@ _TICK_BYTES = 16  # of a row of a part: arrival and departure
 #: Of the budget, for blocks in the Reactive phase, where rows in memory have to make room for them;
 #: the paper's 19 blocks of 200 are less.
 _REACTIVE_SHARE = 1 / 4
+_MOST_AT_ONCE = 32  # blocks
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class BlockJoins:
         return self._odometer is not None
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """Read a block; join when all pieces are there."""
+        """Read a block or some; join when all pieces are there."""
         at = self._odometer
         assert at is not None
         if at.outer is None:
@@ -179,39 +180,51 @@ class BlockJoins:
             stop = min(stop, start + self._options.max_outer_blocks)
         blocks, index = cell.relations[box.outer], self._index_bytes(box.outer)
         least = len(plan) * self._least_piece
-        # What is left of a relation after a reduction is hardly more than the outer blocks: where
-        # it has as much room as these, one piece is all of it, and the wheels within turn once.
+        # What is left of a relation after a reduction has hardly more rows than the outer blocks:
+        # where it has room for that many, one piece is all of it, and the wheels within turn once.
         # The last wheel may turn often, for nothing is within it; but not for each block alone, of
         # which few rows may be left.
-        holders = len(plan) if cleaning and self._options.reduce else 1
-        wanted = holders * blocks.mean_bytes(stop - start, index) + least
+        widths = [self._width(cell, box.outer)]
+        if cleaning and self._options.reduce:
+            widths += [self._width(cell, reach.child) for reach in plan[:-1]]
+        holders = sum(widths) / widths[0]
+        numbers = range(start, stop)
+        _, outer = self._fitting(blocks, numbers, self._room.share(1), index)
+        wanted = int(holders * outer) + least
         spare = self._room.least_bytes - wanted  # if negative, rows have to make room anyway
         last = min(self._least_piece, spare) if spare >= 0 else self._least_piece
         room = self._room.ask(
             wanted + last if cleaning else min(wanted + last, self._room.share(_REACTIVE_SHARE))
         )
-        share = (room - least - last) // holders
-        chunk = self._chunk(blocks, range(start, stop), share, index)
-        pieces = [self._least_piece + share * (holders > 1)] * len(plan)
+        unit = (room - least - last) / sum(widths)
+        count, _ = self._fitting(blocks, numbers, int(unit * widths[0]), index)
+        chunk = max(1, count)
+        pieces = [self._least_piece + int(unit * width) for width in widths[1:]]
+        pieces += [self._least_piece] * (len(plan) - len(pieces))
         pieces[-1] = self._least_piece + last
-        return Odometer(cell, box, plan, start + chunk, pieces)
+        return Odometer(cell, box, plan, start + chunk, pieces, cleaning)
+
+    def _width(self, cell: Cell, relation: int) -> float:
+        """What a row takes up in a part, on average."""
+        blocks = cell.relations[relation]
+        return blocks.mean_row_bytes + self._index_bytes(relation)
 
     def _index_bytes(self, relation: int) -> int:
         """What a row takes up in a part besides itself."""
         return self._encoders[relation].index_bytes_per_row + _TICK_BYTES
 
     @staticmethod
-    def _chunk(blocks: RelationBlocks, numbers: range, room: int, index: int) -> int:
-        """How many of these blocks there is room for, one at least."""
-        count = 0
+    def _fitting(blocks: RelationBlocks, numbers: range, room: int, index: int) -> tuple[int, int]:
+        """How many of these blocks so many bytes have room for, and what they take up."""
+        count, nbytes = 0, 0
         for _, entries in blocks.scan(0, numbers.start, numbers.stop):
-            held = np.cumsum(entries["length"] + index * entries["rows"].astype(np.int64))
+            held = nbytes + np.cumsum(entries["length"] + index * entries["rows"].astype(np.int64))
             fitting = int(np.searchsorted(held, room, side="right"))
-            count += fitting
+            if fitting:
+                count, nbytes = count + fitting, int(held[fitting - 1])
             if fitting < len(entries):
                 break
-            room -= int(held[-1])
-        return max(1, count)
+        return count, nbytes
 
     def _read_outer(self, at: Odometer) -> None:
         """Read a block more of the chunk; if it was the last one, the first wheel comes in."""
@@ -228,19 +241,28 @@ class BlockJoins:
         departed = cell.relations[relation].departed(number, entry)
         return Part.of(run, self._encoders[relation], departed)
 
-    def _next_block(self, at: Odometer, level: Level) -> tuple[int, np.void] | None:
-        """The next block for the innermost piece, with its number; None at the end."""
+    def _next_blocks(self, at: Odometer, level: Level) -> list[tuple[int, np.void]]:
+        """The next blocks for the innermost piece, with their numbers; none at the end.
+
+        One, or in Cleanup as many as fit beside the rows that are left of them: several at once
+        cost less each, and no new rows wait for the step to end.
+        """
         reach, high = level.reach, at.box.high[level.reach.child]
+        room = 0
+        if at.cleaning and self._options.reduce:
+            room = (at.piece_bytes[len(at.levels) - 1] - level.nbytes) // 2
         blocks = at.cell.relations[reach.child]
         for first, entries in blocks.scan(reach.child_attribute, level.stop, high):
-            place = 0
+            places = np.arange(len(entries))
             if self._options.zone_maps:
-                may_meet = self._may_meet(at.part_of(reach.parent), reach, entries)
-                place = int(may_meet.argmax())
-                if not may_meet[place]:
-                    continue
-            return first + place, entries[place]
-        return None
+                places = np.flatnonzero(self._may_meet(at.part_of(reach.parent), reach, entries))
+            if len(places):
+                some = entries[places]
+                held = some["length"] + self._index_bytes(reach.child) * some["rows"].astype(int)
+                fitting = int(np.searchsorted(np.cumsum(held), room, side="right"))
+                count = min(max(1, fitting), _MOST_AT_ONCE)
+                return [(first + int(place), entries[place]) for place in places[:count]]
+        return []
 
     def _may_meet(self, part: Part, reach: Reach, zone: Entries) -> NDArray[np.bool_]:
         """Which blocks have a range of codes that could match a code of the part."""
@@ -250,22 +272,22 @@ class BlockJoins:
         return part.index(reach.parent_attribute).ranges_met(low, high)
 
     def _read_next(self, at: Odometer, level: Level) -> None:
-        """Read a block more into the innermost piece; closes it if it is full or at its end."""
+        """Read more into the innermost piece; closes it if it is full or at its end."""
         relation = level.reach.child
-        found = self._next_block(at, level)
-        if found is None:
+        found = self._next_blocks(at, level)
+        if not found:
             level.stop = at.box.high[relation]
             level.close(self._group_bytes)
             return
-        number, entry = found
-        block = self._read(at.cell, relation, number, entry)
-        part: Part | None = block
+        read = Part.lined_up([self._read(at.cell, relation, *block) for block in found])
+        part: Part | None = read
         if self._options.reduce:
-            part = self._reduced(block, at.part_of(level.reach.parent), level.reach)
-        level.stop = number + 1
+            part = self._reduced(read, at.part_of(level.reach.parent), level.reach)
+        level.stop = found[-1][0] + 1
         if part is not None:
+            length = sum(int(entry["length"]) for _, entry in found)
             level.parts.append(part)
-            level.nbytes += int(entry["length"]) * len(part) // len(block)
+            level.nbytes += length * len(part) // len(read)
             level.nbytes += self._index_bytes(relation) * len(part)
         # the next block has to fit as well, whatever it is reduced to
         full = level.nbytes + self._least_piece > at.piece_bytes[len(at.levels) - 1]

@@ -55,6 +55,7 @@ class Odometer:
     plan: list[Reach]  #: the wheels, outermost first
     stop: int  #: the chunk is the box's outer blocks up to this one, which is not in it
     piece_bytes: list[int]  #: how much the piece of each wheel may hold
+    cleaning: bool = False  #: for Cleanup, which no new rows interrupt
     chunk: list[Part] = field(default_factory=list)  #: the blocks of the chunk, as they are read
     outer: Part | None = None  #: all rows of the chunk, once they are
     levels: list[Level] = field(default_factory=list)

@@ -95,9 +95,9 @@ class RelationBlocks:
         """About how many rows so many blocks have; 0 for none only."""
         return max(1, self._rows * blocks // len(self)) if blocks else 0
 
-    def mean_bytes(self, blocks: int, index_bytes: int) -> int:
-        """About what so many blocks take up, with so many bytes for each row besides."""
-        return (self._bytes + index_bytes * self._rows) * blocks // max(1, len(self))
+    @property
+    def mean_row_bytes(self) -> float:
+        return self._bytes / max(1, self._rows)
 
     def facts(self, tick: int) -> dict[str, Any]:
         """What a snapshot keeps; its copies leave memory at a tick."""

@@ -14,6 +14,8 @@ sixth of what all takes up. The paper has 120 KB for six indexes of about 40,000
 than 2 % (section 5.5): 3 bytes a row, which leaves no room for a pointer to each, let alone a code.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -123,12 +125,21 @@ class Part(JoinRows):
         """
         if len(parts) == 1:
             return parts.pop()
+        lined_up = cls.lined_up(parts)
+        parts.clear()
+        chunks, lined_up.payload = lined_up.payload.chunks, Payload()
+        lined_up.payload = Payload.grouped(chunks, group_bytes)
+        return lined_up
+
+    @classmethod
+    def lined_up(cls, parts: Sequence["Part"]) -> "Part":
+        """The same, but rows stay where they are."""
+        if len(parts) == 1:
+            return parts[0]
         codes = [np.concatenate(some) for some in zip(*(p.codes for p in parts), strict=True)]
         ats = np.concatenate([part.ats for part in parts])
         dts = np.concatenate([part.dts for part in parts])
-        payload = Payload.grouped([c for part in parts for c in part.payload.chunks], group_bytes)
-        parts.clear()
-        return cls(codes, ats, dts, payload)
+        return cls(codes, ats, dts, Payload([c for part in parts for c in part.payload.chunks]))
 
     def select(self, slots: Slots) -> "Part":
         """Some of the rows, in buffers of their own."""

@@ -401,6 +401,29 @@ def test_cleanup_when_blocks_are_reduced_then_reads_far_less_than_an_odometer_of
     assert 4 * read["both"] < read["paper"]
 
 
+def test_cleanup_when_inputs_are_larger_than_memory_then_reads_them_as_seldom_as_it_can(
+    make_join: MakeJoin,
+) -> None:
+    """A chunk of the outer relation and what matches it of the next share the memory, and the last
+    relation is read once for each chunk, though blocks are of different sizes."""
+    rows = random_chain(3, 4_000, 4_000, 100)
+    budget = sum(relation.nbytes for relation in rows) // 5
+    join = make_join("miner", chain_of(rows), budget, None)
+    join.count_only()
+    found = count(feed(join, rows, 100))
+    join.ctx.counters.blocks_read = 0
+    found += count(drain(join))
+    sizes = join.cells[0].sizes
+    passes = (join.ctx.counters.blocks_read - min(sizes)) / (sum(sizes) - min(sizes))
+    one, two, three = (relation.to_pydict() for relation in rows)
+    before, after = (
+        np.bincount(one["a1"], minlength=4_000),
+        np.bincount(three["a2"], minlength=4_000),
+    )
+    assert found == (before[two["a1"]] * after[two["a2"]]).sum()
+    assert passes < 10  # 5 chunks would have room for nothing else; an odometer of blocks has 4,000
+
+
 def test_cleanup_when_a_star_has_more_inputs_then_reads_no_more_than_in_proportion(
     make_join: MakeJoin,
 ) -> None:

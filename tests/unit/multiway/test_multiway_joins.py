@@ -421,7 +421,7 @@ def test_cleanup_when_inputs_are_larger_than_memory_then_reads_them_as_seldom_as
         np.bincount(three["a2"], minlength=4_000),
     )
     assert found == (before[two["a1"]] * after[two["a2"]]).sum()
-    assert passes < 10  # 5 chunks would have room for nothing else; an odometer of blocks has 4,000
+    assert passes < 10
 
 
 def test_cleanup_when_a_star_has_more_inputs_then_reads_no_more_than_in_proportion(

@@ -22,6 +22,7 @@ from dovetail.semistream.spec import STREAM, SemiStreamSpec
 from dovetail.semistream.table import CODE_BYTES, RELEASE_BYTES, StagedTable
 
 WORKING_SHARE = 1 / 4
+SLICE_SHARE = 1 / 2  #: of the working memory: the rows that are taken in at a time
 MIN_BUDGET_BYTES = 256 << 10
 _UNBOUNDED_WORKING_BYTES = 64 << 20
 
@@ -175,7 +176,7 @@ class SemiStreamJoin(Emission):
 
     def _slice_rows(self, row_bytes: int) -> int:
         """How many rows are taken in at a time."""
-        return max(1, self.working_bytes // 2 // row_bytes)
+        return max(1, int(self.working_bytes * SLICE_SHARE) // row_bytes)
 
     def _arrive(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         codes, valid = self.spec.encode(STREAM, rows)
@@ -206,7 +207,8 @@ class SemiStreamJoin(Emission):
 
     def _refuse(self, nbytes: int, what: str) -> None:
         budget = self.ctx.budget
-        least = (budget.used_bytes + nbytes) / (1 - WORKING_SHARE)
+        slice_share = WORKING_SHARE * SLICE_SHARE  # beside it, a slice of it has to wait
+        least = (budget.used_bytes + nbytes) / (1 - WORKING_SHARE - slice_share)
         raise MemoryBudgetError(
             f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
             f"is {format_bytes(budget.total_bytes or 0)}, of which "

@@ -86,13 +86,13 @@ class Partition:
         self.layout = union_layout(*map(from_arrow_schema, inputs.values()))
 
     def task(self, batch: int, *, keep: bool) -> StreamingTask:
-        return StreamingTask(self.spec, self.layout, 0, batch, keep)
+        return StreamingTask(self.spec, self.layout, 0, (batch, QUERY), keep)
 
     def run(
         self, batch: int, rows: tuple[pa.Table, pa.Table], order: int, *, keep: bool = False
     ) -> Counter[str]:
         """One attempt of a batch, its rows in the order that `order` seeds."""
-        out = list(self.task(batch, keep=keep).run(self.shuffled(rows, order), QUERY))
+        out = list(self.task(batch, keep=keep).run(self.shuffled(rows, order)))
         table = pa.Table.from_batches(out, self.spec.output)
         if self.threefold:
             assert table["left_id"] == table["third_id"]

@@ -262,6 +262,24 @@ class Bench:
 
     # -- what goes wrong --------------------------------------------------------------------
 
+    def crash(self, joined: DataFrame) -> int:
+        """Let a query die with its first batch of rows committed to the state, but not to Spark.
+
+        Returns the number of the batch. The Parquet sink has not seen it.
+        """
+        died: list[int] = []
+
+        def dies(batch: DataFrame, number: int) -> None:
+            if batch.count():
+                died.append(number)
+                raise RuntimeError("the sink is away")
+
+        writer = joined.writeStream.foreachBatch(dies)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        with pytest.raises(StreamingQueryException, match="the sink is away"):
+            writer.trigger(availableNow=True).start().awaitTermination()
+        return died[0]
+
     def failure(
         self, joined: DataFrame, sink: str = "parquet", checkpoint: Path | None = None
     ) -> str:

@@ -1,8 +1,6 @@
-"""The clock ticks while work is pending, and only then."""
+"""The clock ticks while work is pending, and only then; its offsets are in test_newest.py."""
 
 import json
-import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,104 +9,11 @@ import numpy as np
 import pytest
 
 from dovetail.errors import StorageError
-from dovetail.spark.clock import ClockReader, PendingWork, read_pending
+from dovetail.spark.clock import ClockReader
 from dovetail.spark.endings import SILENT_STEPS, Silence
 from dovetail.spark.layout import CLOCK, LAST_ROWS
-from dovetail.spark.state import FORMAT, prepare
+from dovetail.spark.newest import Newest
 from dovetail.spark.step import StreamingTask
-
-
-def write_version(root: Path, partition: int, version: int, pending: int) -> Path:
-    """A manifest with as much in it as the clock reads."""
-    directory = root / f"p{partition:05d}"
-    directory.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({"pending": pending, "files": []}).encode()
-    path = directory / f"v{version:012d}"
-    path.write_bytes(f"dovetail {FORMAT} {len(head)} 0 0\n".encode() + head)
-    return path
-
-
-def make_old(directory: Path) -> None:
-    """Date a directory back, as if it had last changed a minute ago."""
-    then = time.time() - 60
-    os.utime(directory, (then, then))
-
-
-def test_pending_work_when_there_is_no_state_yet_then_is_none(tmp_path: Path) -> None:
-    assert PendingWork(tmp_path / "nowhere")() == {}
-    prepare(tmp_path / "state", 3)
-    assert PendingWork(tmp_path / "state")() == {}
-
-
-def test_pending_work_when_partitions_differ_then_names_those_with_work(tmp_path: Path) -> None:
-    for partition, rows in enumerate([5, 0, 7]):
-        write_version(tmp_path, partition, 3, rows)
-    assert PendingWork(tmp_path)() == {0: 5, 2: 7}
-
-
-def test_pending_work_when_several_versions_exist_then_the_newest_counts(tmp_path: Path) -> None:
-    write_version(tmp_path, 0, 9, 100)
-    write_version(tmp_path, 0, 10, 0)
-    write_version(tmp_path, 1, 999, 0)
-    write_version(tmp_path, 1, 1000, 4)
-    assert PendingWork(tmp_path)() == {1: 4}
-
-
-def test_pending_work_when_a_version_is_added_then_is_noticed(tmp_path: Path) -> None:
-    pending = PendingWork(tmp_path)
-    write_version(tmp_path, 0, 1, 8)
-    make_old(tmp_path / "p00000")
-    assert pending() == pending() == {0: 8}
-    write_version(tmp_path, 0, 2, 3)
-    assert pending() == {0: 3}
-    write_version(tmp_path, 0, 3, 0)  # within the same tick of the file system's clock
-    assert pending() == {}
-
-
-def test_pending_work_when_a_settled_directory_is_unchanged_then_is_not_read_again(
-    tmp_path: Path,
-) -> None:
-    path = write_version(tmp_path, 0, 1, 8)
-    make_old(tmp_path / "p00000")
-    pending = PendingWork(tmp_path)
-    assert pending() == {0: 8}
-    path.write_bytes(b"unreadable")  # does not change the directory
-    assert pending() == {0: 8}
-
-
-def test_pending_work_when_other_files_lie_about_then_ignores_them(tmp_path: Path) -> None:
-    write_version(tmp_path, 0, 1, 2)
-    (tmp_path / "identity.json").write_text("{}")
-    (tmp_path / "p00000" / "b1-x-left-run.arrows").write_bytes(b"")
-    (tmp_path / "p00000" / "latest").write_text("1")
-    assert PendingWork(tmp_path)() == {0: 2}
-
-
-def test_read_pending_when_manifest_is_long_then_reads_its_head_only(tmp_path: Path) -> None:
-    path = write_version(tmp_path, 0, 1, 77)
-    path.write_bytes(path.read_bytes() + b"\x00" * 1000)
-    assert read_pending(path) == 77
-
-
-def test_clock_reader_when_work_is_pending_then_offset_advances_and_names_partitions(
-    tmp_path: Path,
-) -> None:
-    reader = ClockReader(tmp_path, 3)
-    start = reader.initialOffset()
-    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
-    assert reader.partitions(start, start) == []
-    write_version(tmp_path, 0, 4, 5)
-    write_version(tmp_path, 2, 4, 1)
-    end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert end == {"tick": 1, "wake": [0, 2]}
-    (wake,) = reader.partitions(start, end)
-    assert list(reader.read(wake)) == [(0, False), (2, False)]
-    write_version(tmp_path, 0, 5, 0)
-    write_version(tmp_path, 2, 5, 0)
-    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
-    # a replay of the tick wakes the same partitions, whatever is pending now
-    (again,) = reader.partitions(start, end)
-    assert list(reader.read(again)) == [(0, False), (2, False)]
 
 
 def test_clock_reader_when_query_begins_then_prepares_the_state_once(tmp_path: Path) -> None:
@@ -205,7 +110,7 @@ def test_tick_when_the_query_is_an_available_now_one_then_tells(
     tmp_path: Path, available_now: bool, tag: int
 ) -> None:
     reader = ClockReader(tmp_path, 1)
-    reader._pending = lambda: {0: 5}
+    reader._newest = lambda: [Newest(version=3, parent=2, pending=5)]
     if available_now:
         reader.prepareForTriggerAvailableNow()
     start = {"tick": 3, "wake": [1]}

@@ -3,13 +3,16 @@
 Spark runs a micro-batch only when a source has something new. A join has work of its own while its
 inputs are silent (Reactive, Cleanup), so its plan also reads this source. Its offset advances when
 a partition's newest manifest says that work is pending, and each advance wakes the partitions that
-have some, with one row each. With nothing pending the offset stands still: no micro-batch runs,
-and an `availableNow` query ends. Of such a query the ticks tell, for all of its rows are in sight.
+have some, with one row each. In an `availableNow` query a tick also tells that no other rows will
+come.
+
+The offset also advances when a version has been committed, without waking anybody: that writes the
+version's number into Spark's log, beside the offsets of the inputs (`newest` says what for). While
+rows come, it travels with their batch; after the last rows it takes an empty micro-batch. Then the
+offset stands still: no micro-batch runs, an `availableNow` query ends, and as Spark has logged a
+batch behind the last results, these are deleted.
 """
 
-import json
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,54 +21,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from dovetail.spark.state import damaged_manifest, prepare
+from dovetail.spark.newest import Newest, NewestVersions, check_known, check_unused
+from dovetail.spark.state import prepare
 
 NAME = "dovetail-clock"
 SCHEMA = "partition int, ends boolean"
-_SETTLED_NS = 2_000_000_000  # a directory changed longer ago than this shows all its changes
 
-
-class PendingWork:
-    """Which partitions have work pending, read from the newest manifest of each.
-
-    Asked every few milliseconds while a stream is silent, so an unchanged partition costs one
-    `stat`.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._seen: dict[str, tuple[int, int]] = {}
-
-    def __call__(self) -> dict[int, int]:
-        """Pending rows by partition, those with none left out."""
-        try:
-            names = [entry.name for entry in os.scandir(self._root) if entry.name[0] == "p"]
-        except FileNotFoundError:
-            return {}
-        work = {int(name[1:]): self._pending(name) for name in names}
-        return {partition: rows for partition, rows in sorted(work.items()) if rows}
-
-    def _pending(self, name: str) -> int:
-        directory = self._root / name
-        changed = directory.stat().st_mtime_ns
-        known = self._seen.get(name)
-        if known is not None and known[0] == changed:
-            return known[1]
-        versions = [file for file in os.listdir(directory) if file.startswith("v")]
-        pending = read_pending(directory / max(versions)) if versions else 0
-        if time.time_ns() - changed > _SETTLED_NS:  # the clock of a directory is coarse
-            self._seen[name] = (changed, pending)
-        return pending
-
-
-def read_pending(manifest: Path) -> int:
-    """The pending rows of a version, from the first bytes of its manifest."""
-    try:
-        with manifest.open("rb") as handle:
-            size = int(handle.readline().split(b" ")[2])
-            return int(json.loads(handle.read(size))["pending"])
-    except (ValueError, LookupError):
-        raise damaged_manifest(manifest) from None
+Offset = dict[str, Any]
 
 
 class Wake(InputPartition):
@@ -78,21 +40,25 @@ class Wake(InputPartition):
 
 
 class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets `{"tick": n, "wake": [partition, ...]}`, so that a replayed tick wakes the same.
+    """Offsets `{"tick": n, "wake": [partition, ...], "known": [version, ...]}`.
 
-    With `"ends": true` if the query is an `availableNow` one.
+    A replayed tick wakes the same partitions. `known` is the newest version of each partition when
+    the batch was planned. With `"ends": true` if the query is an `availableNow` one.
     """
 
     def __init__(self, root: Path, partitions: int) -> None:
         self._root = root
         self._partitions = partitions
-        self._pending = PendingWork(root)
+        self._newest = NewestVersions(root, partitions)
         self._ends = False
+        self._is_new = False  # the checkpoint is
+        self._at_rest: list[Newest] = []
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> Offset:
         """Spark asks for this when a query has no checkpoint yet: its state begins here too."""
         prepare(self._root, self._partitions)
-        return {"tick": 0, "wake": []}
+        self._is_new = True
+        return {"tick": 0, "wake": [], "known": [-1] * self._partitions}
 
     def getDefaultReadLimit(self) -> ReadAllAvailable:
         return ReadAllAvailable()
@@ -104,17 +70,35 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> None:
         return None
 
-    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:
-        wake = list(self._pending())
-        if not wake:
-            return start
-        ending = {"ends": True} if self._ends else {}
-        return {"tick": start["tick"] + 1, "wake": wake, **ending}
+    def latestOffset(self, start: Offset, limit: object) -> Offset:
+        newest = self._checked(start)
+        wake = [number for number, found in enumerate(newest) if found.pending]
+        known = [found.version for found in newest]
+        if wake:
+            ending = {"ends": True} if self._ends else {}
+            return {"tick": start["tick"] + 1, "wake": wake, "known": known, **ending}
+        if known != start.get("known"):
+            return {**start, "known": known}
+        if newest != self._at_rest:
+            self._newest.forget_outboxes(newest)
+            self._at_rest = newest
+        return start
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        self._checked(end)  # a batch may be replayed before anything else is asked for
         if end["tick"] == start["tick"]:
             return []
         return [Wake(end["wake"], end.get("ends", False))]
+
+    def _checked(self, offset: Offset) -> list[Newest]:
+        """The newest versions, if they are those that this offset was followed by."""
+        newest = self._newest()
+        if self._is_new:
+            check_unused(self._root, newest)
+            self._is_new = False
+        if "known" in offset:  # offsets of old have none
+            check_known(self._root, offset["known"], newest)
+        return newest
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bool]]:
         assert isinstance(partition, Wake)

@@ -17,7 +17,7 @@ from dovetail.costs.choice import Recorded
 from dovetail.kernel.memory import Budget, format_bytes
 from dovetail.kernel.protocol import Counters
 from dovetail.spark.choosing import read_chosen
-from dovetail.spark.state import IDENTITY, PartitionState, read_identity, read_manifest
+from dovetail.spark.state import IDENTITY, PartitionState, read_identity
 from dovetail.specs import state_path
 
 FILE = "metrics.jsonl"
@@ -249,7 +249,7 @@ def progress(state: str | Path) -> Progress:
         versions = part.versions()
         while versions:
             try:
-                manifest = read_manifest(part._path(versions[-1]))
+                manifest = part.read(versions[-1])
             except FileNotFoundError:  # a step has just replaced it
                 versions = part.versions()
                 continue

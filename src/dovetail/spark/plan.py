@@ -21,6 +21,7 @@ from dovetail.errors import ArgumentError, KeyTypeError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES
 from dovetail.spark.bands import band_partitions
 from dovetail.spark.clock import NAME, Clock
+from dovetail.spark.foreach import read_batches_whole
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
@@ -121,6 +122,7 @@ def with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
 
 def clock_of(session: SparkSession, spec: JobSpec) -> DataFrame:
+    read_batches_whole()
     session.dataSource.register(Clock)
     options = {"state": str(spec.state), "partitions": str(spec.partitions)}
     return session.readStream.format(NAME).options(**options).load()

@@ -20,10 +20,16 @@ That holds for a replay after a crash, for two attempts at once, and for a sink 
 batch N although Spark has not: replaying N sends the outbox again, and computes nothing.
 
 A partition that gets no row in a batch makes no version. Version N-1 (and its outbox) is deleted
-when a later version has been committed and the next step begins.
+when a later version has been committed and the next step begins; the last outbox, when the query
+rests (see `clock`).
+
+A manifest says which version, partition and query it belongs to, so one that stands under another
+name is found out. Which versions there should be is known to the query's checkpoint, through the
+clock's offsets: state that is older than the checkpoint is refused (see `newest`).
 
 The directories are made when a query starts for the first time (`prepare`, called by the clock's
 source on the driver). No step makes them: one that does not find its own knows that it was lost.
+They are open to nobody to whom the directory that they are made in is closed.
 """
 
 import contextlib
@@ -54,6 +60,10 @@ from dovetail.spark.faults import fault_point
 
 FORMAT = 2
 IDENTITY = "identity.json"
+RESTORE_BOTH = (
+    "Restore the state directory and the query's checkpoint together, as they were at one moment, "
+    "or start over with new ones."
+)
 _VERSION = re.compile(r"v(\d{12})")
 _SEGMENT = re.compile(r"b(\d+)-")
 
@@ -77,11 +87,12 @@ class Manifest:
 
 
 class PartitionState:
-    """The versions of one partition."""
+    """The versions of one partition; `query`, if given, is the one that they have to be of."""
 
-    def __init__(self, root: Path, partition: int) -> None:
+    def __init__(self, root: Path, partition: int, query: str | None = None) -> None:
         self.root = root
         self.partition = partition
+        self.query = query
         self.directory = root / f"p{partition:05d}"
 
     def versions(self) -> list[int]:
@@ -89,27 +100,33 @@ class PartitionState:
         return sorted(int(m[1]) for m in map(_VERSION.fullmatch, self._names()) if m)
 
     def committed(self, version: int) -> Manifest | None:
-        path = self._path(version)
-        return read_manifest(path) if path.exists() else None
+        return self.read(version) if self.path(version).exists() else None
+
+    def read(self, version: int) -> Manifest:
+        """A committed version; `FileNotFoundError` if a later step has just deleted it."""
+        path = self.path(version)
+        head, body = _unpack(path)
+        header = json.loads(head)
+        self._check_belonging(path, version, header)
+        blocks: NDArray[np.void] = np.frombuffer(body, dtype=BLOCK)
+        return Manifest(version, header, Snapshot(header["operator"], blocks))
 
     def parent_of(self, version: int) -> Manifest | None:
         """The version that a step of batch `version` starts from; None for the first step."""
         earlier = [number for number in self.versions() if number < version]
         found = earlier[-1] if earlier else -1
         newest = self._latest()
-        if newest >= version and not self._path(version).exists():
+        if newest >= version and not self.path(version).exists():
             raise StateMissingError(
-                f"{self._path(version)} is gone: partition {self.partition} is at batch {newest}, "
-                f"but the query's checkpoint asks for batch {version} again. Restore the state and "
-                "the checkpoint as they were at one moment, or start over with new ones."
+                f"{self.path(version)} is gone: partition {self.partition} is at batch {newest}, "
+                f"but the query's checkpoint asks for batch {version} again. {RESTORE_BOTH}"
             )
         if found < newest < version:
             raise StateMissingError(
-                f"{self._path(newest)} is gone: the state of partition {self.partition} after "
-                f"batch {newest} is needed for batch {version}. Restore it from a backup, or start "
-                "over with a new state directory and a new checkpoint."
+                f"{self.path(newest)} is gone: the state of partition {self.partition} after "
+                f"batch {newest} is needed for batch {version}. {RESTORE_BOTH}"
             )
-        return read_manifest(self._path(found)) if earlier else None
+        return self.read(found) if earlier else None
 
     def begin(self, version: int, parent: Manifest | None) -> str:
         """Prepare an attempt: make room, and return the stem of the names of its files."""
@@ -121,9 +138,16 @@ class PartitionState:
         self, version: int, attempt: str, header: dict[str, Any], snapshot: Snapshot
     ) -> Manifest:
         """Make a version durable, or yield to the attempt that was first. Returns the winner."""
-        path = self._path(version)
+        path = self.path(version)
         temporary = self.directory / f"{attempt}.tmp"
-        header = {**header, "attempt": attempt, "format": FORMAT}
+        header = {
+            **header,
+            "attempt": attempt,
+            "format": FORMAT,
+            "version": version,
+            "partition": self.partition,
+            "query": self.query,
+        }
         try:
             fault_point("before-manifest")
             _write_durably(temporary, _pack(header, snapshot))
@@ -137,7 +161,7 @@ class PartitionState:
         except OSError as error:
             raise storage_problem(error, path, "commit a version to") from error
         fault_point("after-commit")
-        return read_manifest(path)
+        return self.read(version)
 
     def discard(self, version: int, attempt: str) -> None:
         """Delete what a failed attempt wrote, unless it was committed after all."""
@@ -148,8 +172,22 @@ class PartitionState:
                     if name.startswith(attempt):
                         (self.directory / name).unlink(missing_ok=True)
 
-    def _path(self, version: int) -> Path:
+    def path(self, version: int) -> Path:
         return self.directory / f"v{version:012d}"
+
+    def _check_belonging(self, path: Path, version: int, header: dict[str, Any]) -> None:
+        """Refuse a manifest that was made for another version, partition or query."""
+        made = int(_SEGMENT.match(header["attempt"])[1])  # type: ignore[index]
+        for what, found, wanted in (
+            ("version", header.get("version", made), version),  # none in manifests of old
+            ("partition", header.get("partition"), self.partition),
+            ("query", header.get("query"), self.query),
+        ):
+            if None not in (found, wanted) and found != wanted:
+                raise StateCorruptError(
+                    f"the manifest {path} is that of {what} {found}, not of {what} {wanted}: it "
+                    f"was put in another one's place. {RESTORE_BOTH}"
+                )
 
     def _names(self) -> list[str]:
         try:
@@ -163,9 +201,8 @@ class PartitionState:
             return int(path.read_text())
         except FileNotFoundError:
             raise StateMissingError(
-                f"{path} is gone, and with it the state of partition {self.partition}. Restore "
-                f"{self.directory} from a backup, or start over with a new state directory and a "
-                "new checkpoint."
+                f"{path} is gone, and with it the state of partition {self.partition}. "
+                f"{RESTORE_BOTH}"
             ) from None
         except OSError as error:
             raise storage_problem(error, path, "read") from error
@@ -188,8 +225,10 @@ class PartitionState:
             segment, version = _SEGMENT.match(name), _VERSION.fullmatch(name)
             old_segment = segment and int(segment[1]) <= parent.version and name not in needed
             if old_segment or (version and int(version[1]) < parent.version):
-                with contextlib.suppress(FileNotFoundError):
-                    (self.directory / name).unlink()
+                try:
+                    (self.directory / name).unlink(missing_ok=True)
+                except OSError as error:
+                    raise storage_problem(error, self.directory / name, "delete") from error
                 fault_point("mid-collect")
 
 
@@ -250,23 +289,27 @@ def replay(
                 data = handle.read(length)
                 if len(data) != length or (not own and zlib.crc32(data) != checksum):
                     raise StateCorruptError(
-                        f"the results in {path} are damaged at byte {offset}. Restore the file "
-                        "from a backup, or start over with a new state directory and checkpoint."
+                        f"the results in {path} are damaged at byte {offset}. {RESTORE_BOTH}"
                     )
                 yield pa.ipc.read_record_batch(pa.py_buffer(data), schema)
     except FileNotFoundError as error:
         raise StateMissingError(
-            f"{path} is gone, but its batch is being replayed; restore it from a backup, or start "
-            "over with a new state directory and a new checkpoint"
+            f"{path} is gone, but its batch is being replayed. {RESTORE_BOTH}"
         ) from error
 
 
 def prepare(root: Path, partitions: int) -> None:
-    """Make the directories of a state that is used for the first time; keep what is there."""
+    """Make the directories of a state that is used for the first time; keep what is there.
+
+    A new one has the permissions of the directory that it is made in, at most.
+    """
     try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        mode = root.parent.stat().st_mode & 0o777
+        root.mkdir(mode, exist_ok=True)
         for number in range(partitions):
             directory = PartitionState(root, number).directory
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode, exist_ok=True)
             temporary = directory / f"{uuid.uuid4().hex}.tmp"
             _write_durably(temporary, b"-1")
             with contextlib.suppress(FileExistsError):
@@ -320,8 +363,7 @@ def read_identity(root: Path) -> dict[str, Any]:
         ) from None
     except ValueError:
         raise StateCorruptError(
-            f"{path} is damaged: it does not say whose state this is. Restore it from a backup, or "
-            "start over with a new state directory and a new checkpoint."
+            f"{path} is damaged: it does not say whose state this is. {RESTORE_BOTH}"
         ) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
@@ -342,18 +384,18 @@ def compare_identity(root: Path, known: dict[str, Any], identity: dict[str, Any]
             )
 
 
-def read_manifest(path: Path) -> Manifest:
-    header_bytes, blocks_bytes = _unpack(path)
-    header = json.loads(header_bytes)
-    blocks: NDArray[np.void] = np.frombuffer(blocks_bytes, dtype=BLOCK)
-    return Manifest(int(path.name[1:]), header, Snapshot(header["operator"], blocks))
+def read_head(path: Path) -> dict[str, Any]:
+    """The header of a manifest, from its first bytes alone; the rest of it is not checked."""
+    try:
+        with path.open("rb") as handle:
+            size = int(handle.readline().split(b" ")[2])
+            return cast("dict[str, Any]", json.loads(handle.read(size)))
+    except (ValueError, LookupError):
+        raise damaged_manifest(path) from None
 
 
 def damaged_manifest(path: Path) -> StateCorruptError:
-    return StateCorruptError(
-        f"the manifest {path} is damaged. Restore it from a backup, or start over with a new state "
-        "directory and a new checkpoint."
-    )
+    return StateCorruptError(f"the manifest {path} is damaged. {RESTORE_BOTH}")
 
 
 def _pack(header: dict[str, Any], snapshot: Snapshot) -> bytes:

@@ -76,9 +76,8 @@ def streaming_step(
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        batch_id, query_id = _batch_and_query()
-        task = StreamingTask(spec, layout, partition_in(first), batch_id, keep_operator)
-        yield from task.run(itertools.chain([first], batches), query_id)
+        task = StreamingTask(spec, layout, partition_in(first), _batch_and_query(), keep_operator)
+        yield from task.run(itertools.chain([first], batches))
 
     return step
 
@@ -115,16 +114,15 @@ class StreamingTask:
     """One partition in one micro-batch."""
 
     def __init__(
-        self, spec: JobSpec, layout: UnionLayout, partition: int, batch_id: int, keep: bool
+        self, spec: JobSpec, layout: UnionLayout, partition: int, at: tuple[int, str], keep: bool
     ) -> None:
         assert spec.state is not None
         self.spec = spec
         self.layout = layout
-        self.batch_id = batch_id
+        self.batch_id, self.query_id = at
         self.keep_operator = keep
-        self.state = PartitionState(spec.state, partition)
+        self.state = PartitionState(spec.state, partition, self.query_id)
         self.output_schema = spec.output
-        self.query_id = ""
         self.now: Callable[[], float] = time.time  # of a clock that all workers have
         self._attempted = ""  # what this step's own files are named after
         self._held: Operator | None = None  # what to release when the step ends
@@ -135,9 +133,8 @@ class StreamingTask:
         self._last_rows = False  # the query ends with the rows that it has
         self._worked: float | None = None  # until when
 
-    def run(self, batches: Batches, query_id: str) -> Batches:
-        self.query_id = query_id
-        claim(self.state.root, self.spec.identity(), query_id, self.batch_id)
+    def run(self, batches: Batches) -> Batches:
+        claim(self.state.root, self.spec.identity(), self.query_id, self.batch_id)
         winner = self.state.committed(self.batch_id)
         if winner is None:
             winner = self._compute(batches)
@@ -212,6 +209,7 @@ class StreamingTask:
         context, pending = operator.ctx, operator.pending()
         totals = add_step(totals, context.counters, context.budget, seconds, self._join_seconds)
         header = {
+            "parent": parent.version if parent else -1,
             "files": files,
             "outbox": sealed,
             "pending": pending,

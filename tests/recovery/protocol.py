@@ -56,12 +56,16 @@ def schema_of(side: str) -> pa.Schema:
 class Partition:
     """One partition of a join, and what was put into it."""
 
-    def __init__(self, root: Path, memory: str | None = "70KB", algorithm: str = "xjoin") -> None:
+    def __init__(
+        self, root: Path, memory: str | None = "70KB", algorithm: str = "xjoin",
+        number: int = 0, partitions: int = 1,
+    ) -> None:  # fmt: skip
         """A name of an algorithm may be followed by `-within-` and the width of a band.
 
         By one of several inputs, left rows are joined in a chain of three with copies of them
         besides, by number.
         """
+        self.number = number
         self.threefold = algorithm in MULTIWAY
         if self.threefold:
             self._join_three(root, memory, algorithm)
@@ -72,7 +76,7 @@ class Partition:
             slice_ms=1,
         )  # fmt: skip
         left, right = schema_of("left"), schema_of("right")
-        self.spec: JobSpec = join_spec(left, right, options, 1)
+        self.spec: JobSpec = join_spec(left, right, options, partitions)
         self.layout: UnionLayout = union_layout(from_arrow_schema(left), from_arrow_schema(right))
 
     def _join_three(self, root: Path, memory: str | None, algorithm: str) -> None:
@@ -86,7 +90,7 @@ class Partition:
         self.layout = union_layout(*map(from_arrow_schema, inputs.values()))
 
     def task(self, batch: int, *, keep: bool) -> StreamingTask:
-        return StreamingTask(self.spec, self.layout, 0, (batch, QUERY), keep)
+        return StreamingTask(self.spec, self.layout, self.number, (batch, QUERY), keep)
 
     def run(
         self, batch: int, rows: tuple[pa.Table, pa.Table], order: int, *, keep: bool = False
@@ -127,6 +131,7 @@ class LookupPartition(Partition):
     """One partition of an enrichment: the left side streams, the right side is staged."""
 
     spec: EnrichSpec
+    number = 0
     threefold = False
 
     def __init__(

@@ -154,10 +154,13 @@ def test_clock_when_the_offset_is_of_old_then_takes_up_the_versions(tmp_path: Pa
         ([Newest(4, 3), Newest(4, 3)], None),
         ([Newest(5, 4), Newest(4, 3)], None),
         ([Newest(4, None), Newest(6, None)], None),  # written before manifests said
-        ([Newest(2, 1), Newest(4, 3)], "batch 4 in partition 0, the state is at batch 2."),
+        (
+            [Newest(2, 1), Newest(4, 3)],
+            "batch 4 in partition 0, the state is at batch 2, made from batch 1.",
+        ),
         ([Newest(4, 3), Newest()], "batch 4 in partition 1, the state has none."),
         ([Newest(), Newest(2, 1)], "the state has none (and 1 other partitions)"),
-        ([Newest(5, 2), Newest(5, 4)], "partition 0, the state went on to batch 5 from batch 2."),
+        ([Newest(5, 2), Newest(5, 4)], "partition 0, the state is at batch 5, made from batch 2."),
     ],
 )
 def test_check_known_when_state_lacks_a_version_then_refuses_with_both_numbers(

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from dovetail.spark.newest import Newest, NewestVersions, check_known, check_unused
+from dovetail.spark.newest import Newest, NewestVersions, check_known, check_unused, check_woken
 from dovetail.spark.state import prepare
 
 NAME = "dovetail-clock"
@@ -72,13 +72,14 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: object) -> Offset:
         newest = self._checked(start)
+        check_woken(self._root, start, newest)
         wake = [number for number, found in enumerate(newest) if found.pending]
         known = [found.version for found in newest]
         if wake:
             ending = {"ends": True} if self._ends else {}
             return {"tick": start["tick"] + 1, "wake": wake, "known": known, **ending}
         if known != start.get("known"):
-            return {**start, "known": known}
+            return {"tick": start["tick"], "wake": [], "known": known}
         if newest != self._at_rest:
             self._newest.forget_outboxes(newest)
             self._at_rest = newest

@@ -10,6 +10,10 @@ is refused, before a step runs where that is possible:
     state            : newest 5, made from 2     older, and batch 5 came since: refused
     state            : newest 4, or 5 made from 4   the right one, before or after batch 5
 
+The version that a batch of rows commits is in the log from the next batch on, which is planned at
+once, or at the next trigger. A query that was killed in between, and gets back state that is older
+by just that version, is not told from one in which the batch had no rows for the partition.
+
 A partition is read anew only when its directory has changed: the clock asks every few milliseconds
 while a stream is silent.
 """
@@ -17,9 +21,10 @@ while a stream is silent.
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dovetail.errors import StateMismatchError, StateMissingError
 from dovetail.spark.state import RESTORE_BOTH, PartitionState, damaged_manifest, read_head
@@ -85,34 +90,51 @@ def _read(state: PartitionState) -> Newest:
 
 def check_known(root: Path, known: Sequence[int], newest: Sequence[Newest]) -> None:
     """Refuse state that lacks a version which the query's checkpoint knows of."""
-    lacking = [
-        (number, wanted, found)
+    lacking = {
+        number: f"batch {wanted}"
         for number, (wanted, found) in enumerate(zip(known, newest, strict=True))
         if _lacks(wanted, found)
-    ]
-    if not lacking:
-        return
-    if all(found.version < 0 for found in newest):
+    }
+    if lacking and all(found.version < 0 for found in newest):
         raise StateMissingError(
             f"the state directory {root} is missing or empty, but the query's checkpoint knows of "
             f"batch {max(known)} in it. Put it back where it was. {RESTORE_BOTH}"
         )
-    number, wanted, found = lacking[0]
-    stands = "has none" if found.version < 0 else f"is at batch {found.version}"
-    if found.version >= wanted:
-        stands = f"went on to batch {found.version} from batch {found.parent}"
-    others = f" (and {len(lacking) - 1} other partitions)" if len(lacking) > 1 else ""
-    raise StateMismatchError(
-        f"the state in {root} is older than the query's checkpoint: the checkpoint knows of batch "
-        f"{wanted} in partition {number}, the state {stands}{others}. The rows it took in since "
-        f"are missing. {RESTORE_BOTH}"
-    )
+    _refuse_older(root, lacking, newest)
+
+
+def check_woken(root: Path, offset: Mapping[str, Any], newest: Sequence[Newest]) -> None:
+    """Refuse state without the version that every partition commits when a tick wakes it."""
+    known = offset.get("known", [])
+    lacking = {
+        number: f"a batch after {known[number]}"
+        for number in offset["wake"]
+        if known and newest[number].version <= known[number]
+    }
+    _refuse_older(root, lacking, newest)
 
 
 def _lacks(wanted: int, found: Newest) -> bool:
     if found.version <= wanted:
         return found.version < wanted
     return found.parent is not None and found.parent < wanted
+
+
+def _refuse_older(root: Path, lacking: Mapping[int, str], newest: Sequence[Newest]) -> None:
+    """Raise if a partition lacks what the checkpoint knows of."""
+    if not lacking:
+        return
+    number, wanted = next(iter(lacking.items()))
+    found = newest[number]
+    stands = "has none" if found.version < 0 else f"is at batch {found.version}"
+    if found.parent is not None and found.parent >= 0:
+        stands += f", made from batch {found.parent}"
+    others = f" (and {len(lacking) - 1} other partitions)" if len(lacking) > 1 else ""
+    raise StateMismatchError(
+        f"the state in {root} is older than the query's checkpoint: the checkpoint knows of "
+        f"{wanted} in partition {number}, the state {stands}{others}. The rows it took in since "
+        f"are missing. {RESTORE_BOTH}"
+    )
 
 
 def check_unused(root: Path, newest: Sequence[Newest]) -> None:

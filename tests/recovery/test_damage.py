@@ -4,6 +4,7 @@ A query without Spark: the clock plans each batch as it would for Spark, which k
 and every partition that gets rows or is woken runs its step. `Query.log` is Spark's offset log.
 """
 
+import errno
 import importlib.util
 import json
 import shutil
@@ -16,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dovetail.errors import DovetailError, StateMismatchError
+from dovetail.errors import DovetailError, StateMismatchError, StorageError
 from dovetail.spark import step as step_module
 from dovetail.spark.clock import ClockReader
+from dovetail.spark.state import prepare
 
 pytestmark = pytest.mark.recovery
 
@@ -286,6 +288,37 @@ def test_manifest_when_of_another_partition_then_says_so(
     shutil.copytree(query.state / "p00001", query.state / "p00000")
     with pytest.raises(DovetailError, match="that of partition 1, not of partition 0"):
         query.run(query.done)
+
+
+# -- what others may do ---------------------------------------------------------------------
+
+
+def test_state_when_it_cannot_be_deleted_from_then_says_so_and_goes_on_later(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = begun.restored()
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(StorageError, match="Read-only file system") as raised:
+            query.run(query.done)
+    assert str(query.state) in str(raised.value)
+    query.log.pop()
+    assert outcome(query, begun.wanted, None) == "right"
+
+
+def test_state_when_made_in_a_closed_directory_then_is_as_closed(tmp_path: Path) -> None:
+    for mode in (0o700, 0o750):
+        (tmp_path / "closed").mkdir(exist_ok=True)
+        (tmp_path / "closed").chmod(mode)
+        root = tmp_path / "closed" / f"{mode:o}" / "state"
+        prepare(root, 2)
+        made = [root.parent, root, *root.glob("p*")]
+        assert len(made) == 4
+        assert {path.stat().st_mode & 0o777 & ~mode for path in made} == {0}
 
 
 # -- restored from a backup -----------------------------------------------------------------

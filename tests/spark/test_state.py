@@ -29,7 +29,7 @@ def test_state_when_thirty_batches_have_run_then_old_files_are_gone(bench: Any) 
     assert progress.version >= 29
     found = census(bench.state)
     assert found["versions"] <= 2, found
-    assert found["outboxes"] <= 2, found
+    assert found["outboxes"] == 0, found
     assert found["tmp"] == 0, found
     assert found["segments"] <= 16, found  # runs are merged as they grow, so few are alive
     bench.check(f"thirty batches, seed {SEED}")

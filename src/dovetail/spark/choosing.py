@@ -20,7 +20,7 @@ from dovetail.costs.retune import Tuner
 from dovetail.errors import ArgumentError, MemoryBudgetError, StateCorruptError
 from dovetail.kernel.files import storage_problem
 from dovetail.semistream.meshjoin import AMeshJoin
-from dovetail.spark.state import IDENTITY, read_identity
+from dovetail.spark.state import IDENTITY, make_directory, read_identity
 from dovetail.specs import EnrichOptions, EnrichSpec
 
 if TYPE_CHECKING:  # who only reads a choice need not wait for Spark to load
@@ -77,7 +77,7 @@ def record(spec: EnrichSpec) -> None:
         return
     temporary = path.with_name(f"{CHOSEN}.{uuid.uuid4().hex}.tmp")
     try:
-        spec.state.mkdir(parents=True, exist_ok=True)
+        make_directory(spec.state)
         with temporary.open("x") as handle:
             json.dump(spec.recorded.facts(), handle, indent=1)
             handle.flush()

@@ -49,7 +49,7 @@ from dovetail.semistream.base import check_budget
 from dovetail.semistream.table import StagedTable, chunk_pages, page_bytes_for
 from dovetail.semistream.table_writer import TableWriter
 from dovetail.spark.layout import partition_of
-from dovetail.spark.state import PartitionState
+from dovetail.spark.state import PartitionState, make_directory
 from dovetail.spark.tables import OpenTable
 from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version
 
@@ -148,7 +148,7 @@ def stage(table: OpenTable, shape: Shape, state: Path) -> str:
 def alone(root: Path) -> Iterator[None]:
     """One at a time stages below this directory, whatever thread or process it is in."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_directory(root)
         lock = (root / "lock").open("w")
     except OSError as error:
         raise storage_problem(error, root, "write to") from error

@@ -298,18 +298,19 @@ def replay(
         ) from error
 
 
-def prepare(root: Path, partitions: int) -> None:
-    """Make the directories of a state that is used for the first time; keep what is there.
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, with at most the permissions of the one they are in."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(folder.parent.stat().st_mode & 0o777, exist_ok=True)
 
-    A new one has the permissions of the directory that it is made in, at most.
-    """
+
+def prepare(root: Path, partitions: int) -> None:
+    """Make the directories of a state that is used for the first time; keep what is there."""
     try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        mode = root.parent.stat().st_mode & 0o777
-        root.mkdir(mode, exist_ok=True)
         for number in range(partitions):
             directory = PartitionState(root, number).directory
-            directory.mkdir(mode, exist_ok=True)
+            make_directory(directory)
             temporary = directory / f"{uuid.uuid4().hex}.tmp"
             _write_durably(temporary, b"-1")
             with contextlib.suppress(FileExistsError):

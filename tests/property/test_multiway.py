@@ -60,8 +60,10 @@ class Case:
 
     @property
     def _longest_text(self) -> int:
-        """So that two rows twice as long fit into memory, and once more as a batch."""
-        return self.text_bytes if self.budget_bytes is None else self.budget_bytes // 16
+        """So that two rows twice as long of each input fit into memory, and one of one more."""
+        if self.budget_bytes is None:
+            return self.text_bytes
+        return min(self.budget_bytes // 16, 2 * self.budget_bytes // (5 * (2 * self.inputs + 1)))
 
     def build(self) -> tuple[MultiWaySpec, list[pa.RecordBatch], list[Step]]:
         rng = np.random.default_rng(self.seed)

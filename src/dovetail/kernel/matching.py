@@ -3,8 +3,8 @@
 `OutputLayout` says which columns of which side make up a result; `Emitter` gathers them, and
 joins small pieces into batches of a useful size without ever holding more than one batch's worth.
 
-A batch is sized by the mean row of the runs it is made of, unless their rows differ much in length:
-then the lengths of the very rows count (`Run.lengths`).
+A batch is sized by the mean row of the runs it is made of, unless their rows are wide or differ
+much in size: then the sizes of the very rows count (`Run.sizes`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.protocol import LEFT, RIGHT
 from dovetail.kernel.runs import Rows, Run, Span
+from dovetail.kernel.slices import cuts
 
 PairFilter = Callable[[Rows, Rows], NDArray[np.bool_]]  #: rows of each run -> which pairs are new
 
@@ -83,19 +84,15 @@ class Emitter:
         self, probing: Run, stored: Run, probe_rows: Rows, stored_rows: Rows, even: int
     ) -> Iterator[tuple[slice, int]]:
         """The pairs in parts that fit a batch, and the size of each; one part if rows are even."""
-        lengths = [
-            run.lengths.take(rows)
-            for run, rows in ((probing, probe_rows), (stored, stored_rows))
-            if run.lengths is not None
-        ]
-        if not lengths:
+        ends = ((probing, probe_rows), (stored, stored_rows))
+        if all(run.sizes is None for run, _ in ends):
             yield slice(None), even
             return
-        sizes = np.sum(lengths, axis=0) + even // len(probe_rows)
-        ends = np.cumsum(sizes)
-        cuts = np.flatnonzero(np.diff((ends - 1) // self._batch_bytes)) + 1
-        for start, stop in zip([0, *cuts], [*cuts, len(ends)], strict=True):
-            yield slice(start, stop), int(sizes[start:stop].sum())
+        sizes = np.full(len(probe_rows), 1)
+        for run, rows in ends:
+            sizes += run.nbytes // len(run) if run.sizes is None else run.sizes.take(rows)
+        for start, stop, nbytes in cuts(sizes, self._batch_bytes):
+            yield slice(start, stop), nbytes
 
     def _make_room(self, nbytes: int) -> Iterator[pa.RecordBatch]:
         if self._held_bytes and self._held_bytes + nbytes > self._batch_bytes:

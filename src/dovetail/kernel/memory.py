@@ -2,9 +2,12 @@
 
 Every byte an operator keeps is reserved here *before* it is allocated, under the name of the
 component that keeps it. What is counted: Arrow buffers of rows, code and timestamp arrays, the
-block catalogue, the input batch, and one fixed reservation for working memory (sorting, merging,
-probing, output batches). What is not counted: the interpreter, imported libraries, and allocator
-slack; `FIXED_OVERHEAD_BYTES` states the room these take, and a test holds the process to it.
+block catalogue, one fixed reservation for working memory (sorting, merging, probing, output
+batches), what this lacks for very wide rows, and the input batch: up to about a quarter of the
+budget. What is not counted: what a larger batch takes beyond that, which whoever pushes it has in
+memory already (on Spark, `spark.sql.execution.arrow.maxBytesPerBatch` bounds it); the interpreter,
+imported libraries, and allocator slack. `FIXED_OVERHEAD_BYTES` states the room the latter take, and
+a test holds the process to it.
 
 That test holds for a process that has called `use_frugal_allocator`: left to themselves, allocators
 keep what an operator has freed, as much as the budget again.
@@ -54,6 +57,7 @@ class Budget:
 
     total_bytes: int | None
     used_bytes: int = 0
+    shares: int = 1  #: of how many budgets of this size the user's is the sum
     peak_bytes: int = 0
     components: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
@@ -80,8 +84,7 @@ class Budget:
                 f"{component} needs {format_bytes(nbytes)}, but {format_bytes(self.used_bytes)} of "
                 f"the budget of {format_bytes(self.total_bytes or 0)} (this partition's share) are "
                 f"taken; at least {format_bytes(self.used_bytes + nbytes)} a partition would do. "
-                "Raise memory=, or make the input batches smaller "
-                "(spark.sql.execution.arrow.maxRecordsPerBatch)."
+                "Raise memory=, or lower partitions=."
             )
 
     def release(self, component: str, nbytes: int) -> None:
@@ -158,3 +161,9 @@ def format_bytes(nbytes: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def format_at_least(nbytes: int) -> str:
+    """A size as people read it that is no less: who asks for just that much has to get by."""
+    step = max(1, 1000 ** min(4, (len(str(nbytes)) - 1) // 3) // 10)
+    return format_bytes(-(-nbytes // step) * step)

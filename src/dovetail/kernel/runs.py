@@ -16,7 +16,7 @@ run remembers the block that holds it; taking rows out of the run leaves the blo
 the owner says on reading which of its rows still count.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
+from dovetail.kernel.slices import Sizes, cuts, unevenness, variable_bytes
 
 Rows = NDArray[np.int64]
 Places = NDArray[np.int32]
@@ -34,12 +35,6 @@ INDEX_BYTES_PER_ROW = 20  # code, arrival tick, place
 _DIRECTORY_BYTES_PER_ROW = 8
 _DIRECTORY_ROWS = 1 << 12  # a run with fewer is searched as fast without one
 _OVERFULL = 8  # rows of a bucket
-_EVEN, _FEW_BYTES = 4, 64  # a row up to so many times the mean row and so many bytes is no outlier
-_OFFSETS = {
-    pa.lib.Type_STRING: np.int32, pa.lib.Type_LARGE_STRING: np.int64,
-    pa.lib.Type_BINARY: np.int32, pa.lib.Type_LARGE_BINARY: np.int64,
-    pa.lib.Type_LIST: np.int32, pa.lib.Type_LARGE_LIST: np.int64, pa.lib.Type_MAP: np.int32,
-}  # fmt: skip
 _TOP = np.iinfo(np.int64).max
 
 
@@ -49,7 +44,7 @@ class Run:
     `places`, if given, says where in `rows` the row of each code is; else they are in code order.
     """
 
-    __slots__ = ("_directory", "_lengths", "_nbytes", "_places", "_rows", "ats", "block", "codes")
+    __slots__ = ("_directory", "_nbytes", "_places", "_rows", "_sizes", "ats", "block", "codes")
 
     def __init__(
         self, codes: Codes, ats: Rows, rows: pa.RecordBatch, block: Block | None = None,
@@ -62,7 +57,7 @@ class Run:
         self._places = places
         self._nbytes = -1  # asking Arrow is slow, and most runs live too briefly to be asked about
         self._directory: Directory | None = None
-        self._lengths: Rows | bool | None = False
+        self._sizes: Sizes | bool | None = False
 
     @property
     def rows(self) -> pa.RecordBatch:
@@ -84,17 +79,34 @@ class Run:
         return self._nbytes
 
     @property
-    def lengths(self) -> Rows | None:
-        """The bytes of each row's strings and lists, if rows differ much in that; else None."""
-        if self._lengths is False:
-            lengths = variable_bytes(self._rows.columns)
-            if lengths is not None and lengths.max() <= _EVEN * (lengths.mean() + _FEW_BYTES):
-                lengths = None
-            if lengths is not None and self._places is not None:
-                lengths = lengths.take(self._places)
-            self._lengths = lengths
-        assert not isinstance(self._lengths, bool)
-        return self._lengths
+    def sizes(self) -> Sizes | None:
+        """What each row takes up with its index, if rows have to be looked at; else None."""
+        if self._sizes is False:
+            lengths = unevenness(variable_bytes(self._rows.columns))
+            if lengths is not None:
+                if self._places is not None:
+                    lengths = lengths.take(self._places)
+                lengths = lengths + (max(0, self.nbytes - int(lengths.sum())) // len(self) + 1)
+            self._sizes = lengths
+        assert not isinstance(self._sizes, bool)
+        return self._sizes
+
+    def cuts(self, start: int, stop: int, most_bytes: int) -> Iterator[tuple[int, int]]:
+        """The rows `[start, stop)` in parts of so many bytes, or of one row.
+
+        Where rows are small and alike, parts are about as large as each other, and may have a row
+        more than would fit.
+        """
+        sizes = self.sizes
+        if sizes is not None:
+            parts = cuts(sizes[start:stop], most_bytes)
+            yield from ((start + begin, start + end) for begin, end, _ in parts)
+            return
+        rows = stop - start
+        pieces = -(-self.nbytes * rows // (len(self) * most_bytes))
+        step = max(1, -(-rows // max(1, pieces)))
+        for begin in range(start, stop, step):
+            yield begin, min(begin + step, stop)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -159,6 +171,49 @@ def merge_in_order(runs: list[Run]) -> tuple[Run, Rows]:
         start += len(run)
     rows = pa.concat_batches([run._rows for run in runs])
     return Run(codes.take(order), ats, rows, places=places.take(order)), order
+
+
+def in_order(runs: list[Run], most_bytes: int) -> Iterator[Run]:
+    """All rows of several runs in code order, as runs of so many bytes at most, or of one row."""
+    if len(runs) < 2:
+        for run in runs:
+            for start, stop in run.cuts(0, len(run), most_bytes):
+                yield run.slice(start, stop)
+        return
+    lengths = [len(run) for run in runs]
+    order = np.argsort(np.concatenate([run.codes for run in runs]), kind="stable")
+    origin = np.repeat(np.arange(len(runs)), lengths)[order]
+    position = np.zeros(len(runs), dtype=np.int64)
+    for start, stop in _pieces(runs, order, most_bytes):
+        # the next rows of the whole are the next rows of each run
+        reach = position + np.bincount(origin[start:stop], minlength=len(runs))
+        parts = zip(runs, position, reach, strict=True)
+        yield merge_runs([run.slice(int(a), int(b)) for run, a, b in parts if a < b])
+        position = reach
+
+
+def _pieces(runs: list[Run], order: Rows, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where to cut the rows of several runs that are put in an order."""
+    sizes = sizes_of(runs)
+    if sizes is not None:
+        yield from ((start, stop) for start, stop, _ in cuts(sizes[order], most_bytes))
+        return
+    step = max(1, most_bytes * len(order) // sum(run.nbytes for run in runs))
+    for start in range(0, len(order), step):
+        yield start, min(start + step, len(order))
+
+
+def sizes_of(runs: list[Run]) -> Sizes | None:
+    """The size of each row of several runs, if rows of any have to be looked at; else None."""
+    known = [run.sizes for run in runs]
+    if all(sizes is None for sizes in known):
+        return None
+    return np.concatenate(
+        [
+            np.full(len(run), run.nbytes // len(run) + 1) if sizes is None else sizes
+            for run, sizes in zip(runs, known, strict=True)
+        ]
+    )
 
 
 @dataclass(slots=True)
@@ -265,28 +320,6 @@ class Directory:
         return bucket
 
 
-def variable_bytes(columns: Sequence[pa.Array]) -> Rows | None:
-    """What each row's values of variable length take up; None if there is no such column."""
-    total: Rows | None = None
-    for column in columns:
-        if column.type.id == pa.lib.Type_STRUCT:
-            found = variable_bytes(column.flatten())
-        elif column.type.id in _OFFSETS:
-            # straight from the buffer: this is asked of every run, and Arrow takes its time
-            item = np.dtype(_OFFSETS[column.type.id])
-            offsets = np.frombuffer(
-                column.buffers()[1], item, len(column) + 1, column.offset * item.itemsize
-            )
-            found = np.diff(offsets)
-            if pa.types.is_nested(column.type):  # the mean element stands for all
-                found = found * (column.nbytes // max(1, int(offsets[-1] - offsets[0])))
-        else:
-            continue
-        if found is not None:
-            total = found if total is None else total + found
-    return total
-
-
 class SortedRuns:
     """The rows of one side that are in memory."""
 
@@ -340,7 +373,11 @@ class SortedRuns:
         total = 0
         for run in self.runs:
             start, stop = np.searchsorted(run.codes, [low, high + 1 if high < _TOP else high])
-            total += run.nbytes * int(stop - start) // len(run)
+            sizes = run.sizes
+            if sizes is None:
+                total += run.nbytes * int(stop - start) // len(run)
+            else:
+                total += int(sizes[start:stop].sum())
         return total
 
     def persist(self, write: Callable[[Run], Block]) -> list[Block]:

@@ -1,9 +1,10 @@
 """What every multi-way join has: the split of its budget, arrival, flushing, Cleanup, and state.
 
-Arrival. A pushed batch is cut into slices that fit the working memory. A slice is encoded, freed of
-rows that can match nothing, made room for, combined with the rows in memory of all other relations
-in the order of their selectivity (`probing`), and inserted into every index of its own. Making room
-is the algorithm's own (`_make_room`).
+Arrival. A pushed batch is cut into slices that fit the working memory, by what each row takes up
+(see `kernel.slices`). A slice is encoded, freed of rows that can match nothing, made room for,
+combined with the rows in memory of all other relations in the order of their selectivity
+(`probing`), and inserted into every index of its own. Making room is the algorithm's own
+(`_make_room`).
 
 Deferred work. While the inputs are silent, blocks are joined with blocks (`blockjoins`); this is
 left after any block. When all inputs have ended, rows in memory that may be part of a result still
@@ -12,7 +13,8 @@ in `cells`.
 
 Memory (`holding`). Of the budget, `WORKING_SHARE` is set aside at the start for transient needs:
 slices, combinations, output batches, batches that are put together. The rest holds rows, their
-indexes, the input batch and the block catalogue. While blocks are joined, some of it holds these:
+indexes, the input batch (half of it at most), the block catalogue, and what working memory lacks
+for very wide rows. While blocks are joined, some of it holds these:
 `BLOCK_SHARE` at the least, for which rows are flushed if need be, as the paper does (Algorithm 4,
 line 13). So memory that only deferred work needs is not kept from the rows that arrive.
 """
@@ -28,6 +30,7 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot, Status
+from dovetail.kernel.slices import SizedRows
 from dovetail.multiway import state
 from dovetail.multiway.blockjoins import BlockJoins, MinerOptions, Room
 from dovetail.multiway.cells import Cell, newest_ticks
@@ -66,7 +69,7 @@ class MultiWayJoin(Holding):
         # not itself: a cycle would keep the memory of a join that is not used any more
         owner = weakref.proxy(self)
         room = Room(
-            context, self.block_room_bytes,
+            context, lambda: owner.block_room_bytes,
             lambda held, nbytes, what: owner._grow(held, nbytes, what),  # noqa: PLW0108
             lambda: owner._make_room_for_blocks(),  # noqa: PLW0108  a bound method is a cycle again
         )  # fmt: skip
@@ -78,6 +81,7 @@ class MultiWayJoin(Holding):
         self.waiting: Callable[[], int] = lambda: 0
         self._status = Status.IDLE
         if snapshot is not None:
+            self.wide.restore(snapshot.meta["widest"])
             self._restore(snapshot)
 
     # -- the protocol -----------------------------------------------------------------------
@@ -89,10 +93,13 @@ class MultiWayJoin(Holding):
         self._count_in(side, batch.num_rows)
         if not batch.num_rows:
             return
+        rows = SizedRows(batch, 2 * self._encoders[side].index_bytes_per_row)
+        if lacking := self.wide.lacking(side, rows):
+            self._grow(self.wide.held, lacking, "what wide rows need")
         incoming = Reservation(self.ctx.budget, "input")
-        self._grow(incoming, batch.nbytes, "an input batch")
+        self._grow(incoming, self.wide.counted_input(batch.nbytes), "an input batch")
         try:
-            for piece in self._slices(side, batch):
+            for piece in rows.slices(self._slice_bytes):
                 for out in self._arrive(side, piece):
                     self.ctx.counters.emit("arriving", out.num_rows)
                     yield out
@@ -184,13 +191,6 @@ class MultiWayJoin(Holding):
         counted = self.ctx.counters.rows_in
         counted += [0] * (len(self.spec) - len(counted))
         counted[side] += rows
-
-    def _slices(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        index = self._encoders[side].index_bytes_per_row
-        row_bytes = batch.nbytes // batch.num_rows + 2 * index
-        step = max(1, self._slice_bytes // row_bytes)
-        for start in range(0, batch.num_rows, step):
-            yield batch.slice(start, step)
 
     def _arrive(self, side: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         codes, valid = self._encoders[side].encode(rows)

@@ -75,14 +75,19 @@ class Room:
     """
 
     def __init__(
-        self, context: Context, least_bytes: int,
+        self, context: Context, least_bytes: Callable[[], int],
         grow: Callable[[Reservation, int, str], None], make_room: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._budget = context.budget
-        self.least_bytes = least_bytes
+        self._least_bytes = least_bytes
         self._grow = grow
         self._make_room = make_room
         self._held = Reservation(context.budget, "outer")
+
+    @property
+    def least_bytes(self) -> int:
+        """What there always is; more of it once wide rows have come."""
+        return self._least_bytes()
 
     def ask(self, nbytes: int) -> int:
         """Have room for so many bytes, or for as many as can be spared; returns how many."""
@@ -119,10 +124,13 @@ class BlockJoins:
         self._combiner, self._emitter = joining
         self._room = room
         self._options = options
-        self._least_piece = room.least_bytes // (len(spec) + 1)
         self._group_bytes = room.least_bytes // 2  # working memory has room for that
         self._odometer: Odometer | None = None
         self.lasting = False  #: something has been done since the start that a snapshot keeps
+
+    @property
+    def _least_piece(self) -> int:
+        return self._room.least_bytes // (len(self._spec) + 1)
 
     def boxes(self, cell: Cell) -> list[Box]:
         """What is left to do in a cell, the next one last."""

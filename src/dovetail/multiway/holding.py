@@ -5,15 +5,17 @@ blocks. If a reservation is refused, the algorithm makes room (`_make_room`) unt
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.blocks import LOGGED, NEVER
 from dovetail.kernel.catalogue import Pages, fan_out_for
-from dovetail.kernel.memory import Reservation, format_bytes
+from dovetail.kernel.memory import Reservation, format_at_least, format_bytes
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Run
+from dovetail.kernel.slices import WideRows, cuts
 from dovetail.multiway.blockjoins import MinerOptions
 from dovetail.multiway.cells import Cell
 from dovetail.multiway.keyindex import Slots
@@ -26,6 +28,7 @@ MIN_BYTES_PER_INPUT = 32 << 10
 _UNBOUNDED_WORKING_BYTES = 64 << 20
 _UNBOUNDED_BLOCK_BYTES = 32 << 20
 _PAPER_BLOCK_BYTES = 10 << 10
+_MOVABLE = frozenset({"rows", "outer"})  # what can be given up for rows that come
 _BLOCKS_IN_BUDGET = 200  # as in the paper: 10 KB of 10,000 rows of 200 bytes
 
 
@@ -45,8 +48,8 @@ class Holding(ABC):
         self.working_bytes = _working_bytes(spec, context)
         context.budget.reserve("working", self.working_bytes)
         total = context.budget.total_bytes
-        self.block_room_bytes = (
-            _UNBOUNDED_BLOCK_BYTES if total is None else int(total * BLOCK_SHARE)
+        self.wide = WideRows(
+            context.budget, len(spec), _wide_needs, _working_share, _room_for_blocks, _MOVABLE
         )
         # one of each relation fits
         self._most_block_bytes = 2 * self.block_room_bytes // (3 * (len(spec) + 1))
@@ -71,6 +74,14 @@ class Holding(ABC):
         self.ended = [False] * len(spec)
         self._flushed = False  # since the last row came
         self._wanted_bytes = 0  # that room is being made for
+
+    @property
+    def block_room_bytes(self) -> int:
+        """What joining blocks takes at the least."""
+        total = self.ctx.budget.total_bytes
+        if total is None:
+            return _UNBOUNDED_BLOCK_BYTES
+        return _room_for_blocks(total, self.wide.widest)
 
     def _choose_block_bytes(self) -> int:
         total, most = self.ctx.budget.total_bytes, self._most_block_bytes
@@ -117,13 +128,12 @@ class Holding(ABC):
 
     def _refuse(self, nbytes: int, what: str) -> None:
         budget = self.ctx.budget
-        least = int((budget.used_bytes + nbytes) / (1 - WORKING_SHARE))
+        least = int((budget.used_bytes + nbytes) / (1 - WORKING_SHARE)) + 1
         raise MemoryBudgetError(
             f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
             f"is {format_bytes(budget.total_bytes or 0)}, of which "
             f"{format_bytes(self.working_bytes)} are working memory. A share of "
-            f"{format_bytes(least)} would do. Raise memory=, lower partitions=, or make the input "
-            "batches smaller (spark.sql.execution.arrow.maxRecordsPerBatch)."
+            f"{format_at_least(least)} would do. Raise memory= or lower partitions=."
         )
 
     def _make_room_for_blocks(self) -> bool:
@@ -174,9 +184,7 @@ class Holding(ABC):
         """
         table = self.tables[relation]
         dts = NEVER if keep else self.ctx.clock.tick()
-        step = self._rows_of(relation, self._most_block_bytes)
-        for start in range(0, len(slots), step):
-            some = slots[start : start + step]
+        for some in self._in_blocks(relation, slots):
             codes = [by_slot.take(some) for by_slot in table.codes]
             run = Run(codes[attribute], table.ats.take(some), table.payload.gather(some))
             entry = self.ctx.store.append(run, relation, LOGGED, dts=dts)
@@ -189,6 +197,17 @@ class Holding(ABC):
             table.remove(slots)
             self._left(relation)
         self._account()
+
+    def _in_blocks(self, relation: int, slots: Slots) -> Iterator[Slots]:
+        """Rows in parts of which each makes up a block."""
+        sizes = self.tables[relation].payload.sizes
+        if sizes is not None:
+            for start, stop, _ in cuts(sizes.take(slots), self._most_block_bytes):
+                yield slots[start:stop]
+            return
+        step = self._rows_of(relation, self._most_block_bytes)
+        for start in range(0, len(slots), step):
+            yield slots[start : start + step]
 
     def _left(self, relation: int) -> None:
         """Rows of a relation are in memory no more."""
@@ -208,6 +227,20 @@ class Holding(ABC):
         self._catalogue.shrink(-excess)
 
 
+def _working_share(partition_bytes: int) -> int:
+    return int(partition_bytes * WORKING_SHARE)
+
+
+def _wide_needs(widest: Sequence[int]) -> int:
+    """A result, and a block that is read."""
+    return sum(widest) + max(widest)
+
+
+def _room_for_blocks(partition_bytes: int, widest: Sequence[int]) -> int:
+    """What joining blocks takes at the least: of each input one, if rows are wide."""
+    return max(int(partition_bytes * BLOCK_SHARE), sum(widest))
+
+
 def _working_bytes(spec: MultiWaySpec, context: Context) -> int:
     total = context.budget.total_bytes
     if total is None:
@@ -219,4 +252,4 @@ def _working_bytes(spec: MultiWaySpec, context: Context) -> int:
             f"{len(spec)} inputs needs at least {format_bytes(least)} a partition: raise memory= "
             "or lower partitions="
         )
-    return int(total * WORKING_SHARE)
+    return _working_share(total)

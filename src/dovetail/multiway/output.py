@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.runs import Rows
+from dovetail.kernel.slices import cuts
 from dovetail.multiway.combining import Combinations
 from dovetail.multiway.rows import JoinRows
 
@@ -63,29 +63,15 @@ class Emitter:
     ) -> Iterator[tuple[int, int, int]]:
         """The combinations in parts that fit a batch, or of one row, and the size of each."""
         count = len(combinations[0])
-        row_bytes = sum(source.payload.row_bytes for source in sources)
-        lengths = self._lengths(sources, combinations)
-        if lengths is None:
+        known = [source.payload.sizes for source in sources]
+        if all(sizes is None for sizes in known):
+            row_bytes = sum(source.payload.row_bytes for source in sources)
             step = max(1, min(self._batch_bytes // row_bytes, _MOST_ROWS))
             for start in range(0, count, step):
                 stop = min(start + step, count)
                 yield start, stop, (stop - start) * row_bytes
             return
-        ends = np.cumsum(lengths + row_bytes)
-        start = 0
-        while start < count:
-            before = int(ends[start - 1]) if start else 0
-            fitting = int(np.searchsorted(ends, before + self._batch_bytes, side="right"))
-            stop = min(max(fitting, start + 1), count)
-            yield start, stop, int(ends[stop - 1]) - before
-            start = stop
-
-    @staticmethod
-    def _lengths(sources: Sequence[JoinRows], combinations: Combinations) -> Rows | None:
-        """The bytes of each combination's strings, if rows of any relation differ much in that."""
-        known = [
-            source.payload.lengths.take(combinations[number])
-            for number, source in enumerate(sources)
-            if source.payload.lengths is not None
-        ]
-        return np.sum(known, axis=0, dtype=np.int64) if known else None
+        total = np.zeros(count, dtype=np.int64)
+        for number, (source, sizes) in enumerate(zip(sources, known, strict=True)):
+            total += source.payload.row_bytes if sizes is None else sizes.take(combinations[number])
+        yield from cuts(total, self._batch_bytes)

@@ -8,6 +8,7 @@ A batch remembers the block of a snapshot that holds it, and which of the block'
 has; so a snapshot writes only batches that are new, and not those that have lost a row.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.runs import FAN_IN, Block, Rows, variable_bytes
+from dovetail.kernel.runs import FAN_IN, Block, Rows
+from dovetail.kernel.slices import Sizes, sizes_in, unevenness
 from dovetail.multiway.keyindex import Slots
 
 Bits = NDArray[np.uint8]
 
 _MOST_DEAD = 16  # one row in so many
-_EVEN, _FEW_BYTES = 4, 64  # a row up to so many times the mean row and so many bytes is no outlier
 
 
 @dataclass
@@ -115,7 +116,7 @@ class Payload:
         """To be called when chunks were changed from outside."""
         self._known_starts: Rows | None = None
         self._known_bytes = -1  # many live too briefly to be asked about
-        self._lengths: Rows | bool | None = False
+        self._sizes: Sizes | bool | None = False
 
     @property
     def _starts(self) -> Rows:
@@ -211,18 +212,19 @@ class Payload:
         return self._nbytes // max(1, sum(int(chunk.rows.num_rows) for chunk in self.chunks)) + 1
 
     @property
-    def lengths(self) -> Rows | None:
-        """The bytes of each row's strings and lists, if rows differ much in that; else None."""
-        if isinstance(self._lengths, bool):
-            found = [_lengths(chunk) for chunk in self.chunks]
-            known = [lengths for lengths in found if lengths is not None]
-            self._lengths = None
-            if known and len(known) == len(found):
-                lengths = np.concatenate(known)
-                if lengths.max() > _EVEN * (lengths.mean() + _FEW_BYTES):
-                    self._lengths = lengths
-        assert not isinstance(self._lengths, bool)
-        return self._lengths
+    def sizes(self) -> Sizes | None:
+        """What each row takes up, if rows have to be looked at; else None."""
+        if isinstance(self._sizes, bool):
+            found = [_sizes(chunk) for chunk in self.chunks]
+            variable = [sizes for _, sizes in found if sizes is not None]
+            lengths = None
+            if variable and len(variable) == len(found):
+                lengths = unevenness(np.concatenate(variable))
+            if lengths is not None:
+                lengths = lengths + math.ceil(found[0][0])
+            self._sizes = lengths
+        assert not isinstance(self._sizes, bool)
+        return self._sizes
 
     def check(self) -> None:
         assert all(len(chunk) for chunk in self.chunks)
@@ -239,6 +241,8 @@ def _take(chunk: Chunk, slots: Slots, columns: Sequence[int] | None) -> pa.Recor
     return rows.take(pa.array(chunk.places(slots)))
 
 
-def _lengths(chunk: Chunk) -> Rows | None:
-    found = variable_bytes(chunk.rows.columns)
-    return None if found is None else found.take(chunk.places(np.arange(len(chunk))))
+def _sizes(chunk: Chunk) -> tuple[float, Sizes | None]:
+    fixed, variable = sizes_in(chunk.rows.columns)
+    if variable is not None and chunk.dead:
+        variable = variable.take(chunk.places(np.arange(len(chunk))))
+    return fixed, variable

@@ -34,6 +34,7 @@ def snapshot(join: "MultiWayJoin") -> Snapshot:
         "tick": tick,
         "alive": alive,
         "order": join.order.facts(),
+        "widest": join.wide.widest,
         "flushed": join._flushed,
         "cells": [cell.facts(join.joins.boxes(cell), tick) for cell in join.cells],
         "page_entries": join.pages.fan_out,

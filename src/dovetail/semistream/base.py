@@ -1,21 +1,24 @@
 """What every join of a stream with a staged table does besides emitting: arrival and memory.
 
+A pushed batch is taken in by slices, cut by what each row really takes up (see `kernel.slices`).
 A row whose key can match nothing (null; NaN in a band join) is settled as it comes. The others are
 the algorithm's: it takes them in (`_take_in`), works on those that wait (`_work`), and settles them
 with what `emission` has.
 """
 
+import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError, MemoryBudgetError
-from dovetail.kernel.memory import Reservation, format_bytes
+from dovetail.kernel.memory import Reservation, format_at_least, format_bytes
 from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
+from dovetail.kernel.slices import SizedRows, WideRows
 from dovetail.semistream.emission import Emission, numbers_of
 from dovetail.semistream.shedding import FrequencyLookup
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
@@ -25,6 +28,8 @@ WORKING_SHARE = 1 / 4
 SLICE_SHARE = 1 / 2  #: of the working memory: the rows that are taken in at a time
 MIN_BUDGET_BYTES = 256 << 10
 _UNBOUNDED_WORKING_BYTES = 64 << 20
+#: what can be given up for rows that come
+_MOVABLE = frozenset({"window", "cache", "notes", "switching buffer", "page pool"})
 
 
 class SemiStreamJoin(Emission):
@@ -58,6 +63,10 @@ class SemiStreamJoin(Emission):
         context.budget.reserve("page index", table.nbytes)
         table.release_bytes = release_bytes_of(total)
         table.read_at_most(self.working_bytes // 8)
+        self.wide = WideRows(context.budget, 1, _wide_needs, _working_share, lambda *_: 0, _MOVABLE)
+        if snapshot is not None:
+            self.wide.restore(snapshot.meta["widest"])
+            self._widest_row = snapshot.meta["widest_row"]
         self._window = Reservation(context.budget, "window")
         self._ended = False
         self._status = Status.IDLE
@@ -75,11 +84,16 @@ class SemiStreamJoin(Emission):
         self.ctx.counters.rows_in[STREAM] += batch.num_rows
         if not batch.num_rows:
             return
-        incoming = Reservation(self.ctx.budget, "input")
+        rows = SizedRows(batch, 2 * INDEX_BYTES_PER_ROW)
+        lacking = self.wide.lacking(STREAM, rows)
+        yield from self.make_room_for(self.wide.held, lacking, "what wide rows need")
         self._stream_row_bytes = batch.nbytes / batch.num_rows
-        yield from self.make_room_for(incoming, batch.nbytes, "an input batch")
+        self._widest_row = max(self._widest_row, rows.widest)
+        incoming = Reservation(self.ctx.budget, "input")
+        counted = self.wide.counted_input(batch.nbytes)
+        yield from self.make_room_for(incoming, counted, "an input batch")
         try:
-            for piece in self._slices(batch):
+            for piece in self._slices(rows):
                 for out in self._arrive(piece):
                     yield self._count("arriving", out)
         finally:
@@ -160,23 +174,28 @@ class SemiStreamJoin(Emission):
 
     def _meta(self) -> dict[str, Any]:
         """What every snapshot says."""
-        return {"arrived": self._arrived, "table": self.table.version}
+        return {
+            "arrived": self._arrived,
+            "table": self.table.version,
+            "widest": self.wide.widest,
+            "widest_row": self._widest_row,
+        }
 
     def _count(self, phase: str, out: pa.RecordBatch) -> pa.RecordBatch:
         self.ctx.counters.emit(phase, out.num_rows)
         return out
 
-    def _slices(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        row_bytes = batch.nbytes // batch.num_rows + 2 * INDEX_BYTES_PER_ROW
-        start = 0
-        while start < batch.num_rows:
-            step = self._slice_rows(row_bytes)  # which may change with the slices before
-            yield batch.slice(start, step)
-            start += step
+    def _slices(self, rows: SizedRows) -> Iterator[pa.RecordBatch]:
+        most_bytes, start = int(self.working_bytes * SLICE_SHARE), 0
+        while start < rows.batch.num_rows:
+            stop = rows.stop(start, most_bytes)
+            stop = min(stop, start + self._slice_rows())  # which the slices before may change
+            yield rows.batch.slice(start, stop - start)
+            start = stop
 
-    def _slice_rows(self, row_bytes: int) -> int:
-        """How many rows are taken in at a time."""
-        return max(1, int(self.working_bytes * SLICE_SHARE) // row_bytes)
+    def _slice_rows(self) -> int:
+        """How many rows are taken in at a time, if there is room for so many."""
+        return sys.maxsize
 
     def _arrive(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         codes, valid = self.spec.encode(STREAM, rows)
@@ -207,26 +226,26 @@ class SemiStreamJoin(Emission):
 
     def _refuse(self, nbytes: int, what: str) -> None:
         budget = self.ctx.budget
-        slice_share = WORKING_SHARE * SLICE_SHARE  # beside it, a slice of it has to wait
+        slice_share = WORKING_SHARE * SLICE_SHARE  # beside it, a slice of rows has to wait
         least = (budget.used_bytes + nbytes) / (1 - WORKING_SHARE - slice_share)
         raise MemoryBudgetError(
             f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
             f"is {format_bytes(budget.total_bytes or 0)}, of which "
             f"{format_bytes(self.working_bytes)} are working memory. A share of "
-            f"{_rounded_up(int(least) + 1)} would do. Raise memory=, lower partitions=, or "
-            "make the input batches smaller (spark.sql.execution.arrow.maxRecordsPerBatch)."
+            f"{format_at_least(int(least) + 1)} would do. Raise memory= or lower partitions=."
         )
 
 
-def _rounded_up(nbytes: int) -> str:
-    """A size as people read it that is no less: who asks for just that much has to get by."""
-    step = max(1, 1000 ** min(4, (len(str(nbytes)) - 1) // 3) // 10)
-    return format_bytes(-(-nbytes // step) * step)
-
-
 def _working_bytes(partition_bytes: int | None) -> int:
-    if partition_bytes is None:
-        return _UNBOUNDED_WORKING_BYTES
+    return _UNBOUNDED_WORKING_BYTES if partition_bytes is None else _working_share(partition_bytes)
+
+
+def _wide_needs(widest: Sequence[int]) -> int:
+    """A row as it comes, and as a result with a table row."""
+    return 3 * sum(widest)
+
+
+def _working_share(partition_bytes: int) -> int:
     return int(partition_bytes * WORKING_SHARE)
 
 
@@ -242,8 +261,8 @@ def check_budget(partition_bytes: int | None, table: StagedTable) -> None:
     if partition_bytes is not None and partition_bytes < least:
         raise MemoryBudgetError(
             f"a partition's share of the budget is {format_bytes(partition_bytes)}, but this "
-            f"table's pages and their index need at least {_rounded_up(least)} a partition: raise "
-            "memory= or lower partitions="
+            f"table's pages and their index need at least {format_at_least(least)} a partition: "
+            "raise memory= or lower partitions="
         )
 
 

@@ -23,7 +23,8 @@ from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.runs import Rows, Run, Span
-from dovetail.semistream.gathering import gathered, take_rows
+from dovetail.kernel.slices import Sizes
+from dovetail.semistream.gathering import gathered, sizes_at, take_rows
 from dovetail.semistream.notes import Missed
 from dovetail.semistream.table import StagedTable
 
@@ -131,6 +132,16 @@ class Cache:
         # a negative position lies before the first part
         whose = np.searchsorted(bounds, positions, side="right") - 1
         return gathered(positions, whose, schema, fetch)
+
+    def row_sizes(self, positions: Rows) -> Sizes:
+        """What the rows at these positions take up; positions as for `take`."""
+        bounds = np.cumsum([0, *(part.rows.num_rows for part in self.parts)])
+        sizes = np.zeros(len(positions), dtype=np.int64)
+        for part, start, stop in zip(self.parts, bounds[:-1], bounds[1:], strict=True):
+            mine = (start <= positions) & (positions < stop)
+            if mine.any():
+                sizes[mine] = sizes_at(part.rows, positions[mine] - start)
+        return sizes
 
     def _holds(self, keys: Codes) -> NDArray[np.bool_]:
         """Which of these values are cached."""
@@ -298,6 +309,9 @@ class Cache:
             return
         taken = KEY_BYTES * len(keys)
         pieces = []
+        if table.uneven and not self._have_room(low, counts, table):
+            self._held.resize(self.nbytes)
+            return
         for _, positions in Span(np.arange(len(keys)), low, low + counts).pairs(_FETCHED_ROWS):
             pieces.append(table.take(positions))
             taken += pieces[-1].nbytes
@@ -308,6 +322,14 @@ class Cache:
                 return
         rows = pa.concat_batches(pieces) if pieces else _no_rows(self._schema)
         self.admit(keys, counts, hits, rows)
+
+    def _have_room(self, low: Rows, counts: Rows, table: StagedTable) -> bool:
+        """Whether rows fit that differ much in size: to be known before any of them is read."""
+        nbytes = 0
+        for _, positions in Span(low, low, low + counts).pairs(_FETCHED_ROWS):
+            nbytes += int(table.row_sizes(positions).sum())
+        short = 2 * nbytes - (self._held.nbytes - self.nbytes)
+        return self.nbytes + nbytes <= self.limit and (short <= 0 or self._held.try_grow(short))
 
     # -- state ------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.runs import Rows, Run, Span
+from dovetail.kernel.slices import Sizes, cuts, is_uneven
+from dovetail.semistream.gathering import sizes_at
 from dovetail.semistream.spec import ANTI, LEFT_OUTER, SEMI, SemiStreamSpec
 from dovetail.semistream.table import StagedTable
 
@@ -26,6 +28,9 @@ class Source(Protocol):
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
         """The rows at these positions; a negative one is a row of nulls."""
 
+    def row_sizes(self, positions: Rows) -> Sizes:
+        """What each of them takes up."""
+
 
 class Emission(ABC):
     """The results of rows whose candidates are known, in batches that fit the working memory."""
@@ -34,6 +39,7 @@ class Emission(ABC):
     table: StagedTable
     working_bytes: int
     _stream_row_bytes: float = 64.0  # of the rows that came last: the mean
+    _widest_row: int = 0  # of all rows that ever came
 
     def _settle_run(
         self, run: Run, low: Rows, high: Rows, source: Source, start: int = 0
@@ -62,7 +68,7 @@ class Emission(ABC):
         matched = np.zeros(len(chosen), dtype=np.bool_)
         numbers = np.arange(len(chosen))
         done = 0
-        for row, position in Span(numbers, low, high).pairs(self._most_pairs()):
+        for row, position in self._pairs(rows, chosen, Span(numbers, low, high), source):
             row, position = self._verified(rows, chosen, row, position, source)
             matched[row] = True
             last = int(row[-1]) if len(row) else done
@@ -91,7 +97,8 @@ class Emission(ABC):
             if self.spec.how == SEMI:
                 yield from self._stream_rows(rows, fresh)
             return
-        for row, position in Span(np.arange(len(chosen)), low, high).pairs(self._most_pairs()):
+        span = Span(np.arange(len(chosen)), low, high)
+        for row, position in self._pairs(rows, chosen, span, source):
             row, position = self._verified(rows, chosen, row, position, source)
             hit = np.unique(chosen[row])
             fresh = hit[~matched[hit]]
@@ -149,17 +156,44 @@ class Emission(ABC):
             position = np.concatenate([position, np.full(len(unmatched), -1)])
             order = np.argsort(row, kind="stable")
             row, position = row[order], position[order]
-        limit = self._most_pairs()
-        for start in range(0, len(row), limit):
-            stream = rows.take(pa.array(chosen[row[start : start + limit]]))
-            table = source.take(position[start : start + limit], self.spec.layout.right_columns)
+        for part in self._parts(rows, chosen[row], position, source):
+            stream = rows.take(pa.array(chosen[row[part]]))
+            table = source.take(position[part], self.spec.layout.right_columns)
             columns = [*stream.columns, *table.columns]
             yield pa.RecordBatch.from_arrays(columns, schema=self.spec.layout.schema)
 
     def _stream_rows(self, rows: pa.RecordBatch, chosen: Rows) -> Iterator[pa.RecordBatch]:
-        limit = self._most_pairs()
-        for start in range(0, len(chosen), limit):
-            yield rows.take(pa.array(chosen[start : start + limit]))
+        for part in self._parts(rows, chosen):
+            yield rows.take(pa.array(chosen[part]))
+
+    # -- in parts that fit the working memory -------------------------------------------------
+
+    def _pairs(
+        self, rows: pa.RecordBatch, chosen: Rows, span: Span, source: Source
+    ) -> Iterator[tuple[Rows, Rows]]:
+        """The pairs of a span, a part of them at a time."""
+        for row, position in span.pairs(self._most_pairs()):
+            for part in self._parts(rows, chosen[row], position, source):
+                yield row[part], position[part]
+
+    def _parts(
+        self, rows: pa.RecordBatch, chosen: Rows, positions: Rows | None = None,
+        source: Source | None = None,
+    ) -> Iterator[slice]:  # fmt: skip
+        """These stream rows, each with a table row or alone, in parts that fit, or of one each."""
+        uneven = is_uneven(self._widest_row, self._stream_row_bytes)
+        if not (uneven or self.table.uneven):
+            limit = self._most_pairs()
+            for start in range(0, len(chosen), limit):
+                yield slice(start, start + limit)
+            return
+        stream, table = int(self._stream_row_bytes), int(self.table.row_bytes)
+        sizes = np.full(len(chosen), 16)
+        sizes += sizes_at(rows, chosen) if uneven else stream
+        if source is not None and positions is not None:
+            sizes += source.row_sizes(positions) if self.table.uneven else table
+        for start, stop, _ in cuts(sizes, self.working_bytes // 2):
+            yield slice(start, stop)
 
     def _most_pairs(self) -> int:
         row_bytes = self.table.row_bytes + self._stream_row_bytes + 16

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.runs import Rows
+from dovetail.kernel.slices import Sizes, sizes_in
 
 NOTHING = pa.RecordBatch.from_arrays([], schema=pa.schema([]))  #: no columns, so no rows
 
@@ -80,6 +81,15 @@ def take_rows(
         return rows.take(pa.array(positions))
     rows = pa.RecordBatch.from_arrays(rows.columns, schema=_nullable(rows.schema))
     return rows.take(pa.array(positions, mask=absent))
+
+
+def sizes_at(rows: pa.RecordBatch, positions: Rows) -> Sizes:
+    """What rows of a batch take up; a negative position is a row of nulls."""
+    fixed, variable = sizes_in(rows.columns)
+    sizes = np.full(len(positions), int(fixed) + 1)
+    if variable is not None and len(variable):
+        sizes += np.where(positions < 0, 0, variable[np.maximum(positions, 0)])
+    return sizes
 
 
 def _inverse(order: Rows) -> Rows:

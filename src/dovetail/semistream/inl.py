@@ -110,7 +110,8 @@ class IndexNestedLoops(SemiStreamJoin):
             yield from self._look_up(sought, lot, leaves)
         missing = needed[~here]
         while len(missing):
-            lot = self._read(missing[: self._at_once])
+            most_bytes = self._at_once * self._leaves.leaf_bytes
+            lot = self._read(self._leaves.fitting(missing[: self._at_once], most_bytes))
             yield from self._look_up(sought, lot, lot.leaves)
             missing = missing[len(lot.leaves) :]
         if self.spec.ordered:

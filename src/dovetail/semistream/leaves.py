@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.runs import Rows
-from dovetail.semistream.gathering import take_rows
+from dovetail.kernel.slices import Sizes
+from dovetail.semistream.gathering import positions_of, sizes_at, take_rows
 from dovetail.semistream.table import CODE_BYTES, StagedTable
 
 LEAF_BYTES = 8 << 10
@@ -70,6 +71,9 @@ class Lot:
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
         return take_rows(self.rows, positions, columns)
 
+    def row_sizes(self, positions: Rows) -> Sizes:
+        return sizes_at(self.rows, positions)
+
 
 class Leaves:
     """The leaves of one table, and where to look for a code."""
@@ -100,6 +104,15 @@ class Leaves:
         first = np.maximum(np.searchsorted(self.fences, codes, side="left") - 1, 0)
         last = np.searchsorted(self.fences, codes, side="right") - 1
         return first, np.maximum(last, first)
+
+    def fitting(self, leaves: Rows, most_bytes: int) -> Rows:
+        """The first of some leaves, as many as take up so many bytes, or one of them."""
+        if not self.table.uneven:
+            return leaves
+        begins, ends = self.starts(leaves), self.starts(leaves + 1)
+        sizes = self.table.row_sizes(positions_of(begins, ends - begins))
+        held = np.concatenate([[0], np.cumsum(sizes)])[np.cumsum(ends - begins)]
+        return leaves[: max(1, int(np.searchsorted(held, most_bytes, side="right")))]
 
     def read(self, leaves: Rows) -> Lot:
         """Some leaves whole, codes and payload; their numbers in ascending order."""

@@ -93,8 +93,8 @@ class MeshJoin(SemiStreamJoin):
         """The pages whose codes working memory has room for."""
         return max(1, self.working_bytes // 4 // (CODE_BYTES * self.table.page_rows))
 
-    def _slice_rows(self, row_bytes: int) -> int:
-        return max(1, min(super()._slice_rows(row_bytes), self.w - self._open_rows))
+    def _slice_rows(self) -> int:
+        return max(1, self.w - self._open_rows)
 
     # -- an iteration -----------------------------------------------------------------------
 

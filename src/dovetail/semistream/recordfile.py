@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.runs import Rows
+from dovetail.kernel.slices import Sizes
 from dovetail.semistream.mapping import Mapping, damaged, open_for_reading
 from dovetail.semistream.records import RecordFormat, slices
 
@@ -90,6 +91,12 @@ class RecordFile:
         if len(pieces) == 1:
             return pieces[0]
         return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
+
+    def row_sizes(self, positions: Rows) -> Sizes:
+        """What the records of these rows take up; positions as for `take`."""
+        self._verify_all(positions)
+        begins, ends = self._bounds(positions)
+        return ends - begins
 
     def _read(self, positions: Rows) -> Iterator[tuple[pa.Buffer, Rows]]:
         """Some of the records at a time, and where each begins."""

@@ -58,7 +58,6 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows, Run, probe_run
-from dovetail.semistream.base import SemiStreamJoin
 from dovetail.semistream.cache import KEY_BYTES, KEYS, TABLE, Cache
 from dovetail.semistream.meshjoin import AMeshJoin
 from dovetail.semistream.packets import NO_COLUMNS, Packet, kept
@@ -144,11 +143,10 @@ class Ssbj(AMeshJoin):
         if len(run):
             yield from super()._take_in(run)
 
-    def _slice_rows(self, row_bytes: int) -> int:
+    def _slice_rows(self) -> int:
         """So many rows that those of them that are not cached about fill the open packet."""
-        fits = SemiStreamJoin._slice_rows(self, row_bytes)
         room = (self.w - self._open_rows) / max(self._miss_share, _LEAST_MISS_SHARE)
-        return max(1, min(fits, int(room)))
+        return max(1, int(room))
 
     # -- disk phase -------------------------------------------------------------------------
 
@@ -173,18 +171,27 @@ class Ssbj(AMeshJoin):
             if span is not None:
                 keys = self._chosen[0]
                 for which, position in span.pairs(self._most_pairs()):
-                    rows = self.table.take(base + position)
-                    if not self._buffer_fits(rows):
+                    rows = self._fitting(base + position)
+                    if rows is None:
                         self._choose_below(int(keys[which[0]]))
                         break
                     self._buffer.append(Run(keys[which], keys[which], rows))
                     self._buffer_bytes += rows.nbytes
         return iter(())
 
-    def _buffer_fits(self, rows: pa.RecordBatch) -> bool:
-        """Whether there is room for these too; the reservation is for rows of the mean size."""
+    def _fitting(self, positions: Rows) -> pa.RecordBatch | None:
+        """These table rows for the switching buffer; None if there is no room for them."""
+        if self.table.uneven:  # else there are as many as fit working memory
+            nbytes = int(self.table.row_sizes(positions).sum())
+            if not self._buffer_fits(nbytes):
+                return None
+        rows = self.table.take(positions)
+        return rows if self._buffer_fits(rows.nbytes) else None
+
+    def _buffer_fits(self, nbytes: int) -> bool:
+        """Whether there is room for so much too; the reservation is for rows of the mean size."""
         assert self._chosen is not None
-        size = KEY_BYTES * len(self._chosen[0]) + self._buffer_bytes + rows.nbytes
+        size = KEY_BYTES * len(self._chosen[0]) + self._buffer_bytes + nbytes
         if self.cache.nbytes + size > self.cache.limit:
             return False
         return self._buffered.try_grow(max(0, 2 * size - self._buffered.nbytes))

@@ -41,6 +41,7 @@ from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Counters
 from dovetail.kernel.runs import Rows
+from dovetail.kernel.slices import Sizes, is_uneven, sizes_in
 from dovetail.semistream.gathering import NOTHING, gathered, positions_of, with_nulls
 from dovetail.semistream.mapping import Mapping, damaged, gone, open_for_reading
 from dovetail.semistream.recordfile import READ_BYTES, RECORDS, STARTS, Chunk, RecordFile
@@ -55,7 +56,7 @@ RELEASE_BYTES = 4 << 20
 _REMEMBERED_TABLES = 16
 _GAP_PAGES = 2  # between ranges that are read together
 Flags = NDArray[np.bool_]
-FORMAT = 2
+FORMAT = 3
 CODES, ROWS, FENCES, META = "codes.bin", "rows.arrows", "fences.bin", "table.json"
 
 
@@ -94,6 +95,8 @@ class StagedTable:
         self.page_rows = int(meta["page_rows"])
         self._chunk_rows = self.page_rows * int(meta["chunk_pages"])
         self.row_bytes = float(meta["row_bytes"])
+        #: whether rows differ much in size
+        self.uneven = is_uneven(int(meta["widest_row"]), self.row_bytes)
         self._chunks = [Chunk(*entry) for entry in meta["chunks"]]
         self._flat, self._nested = split_columns(schema)
         self._page_checksums = np.array(meta["page_checksums"], dtype=np.uint32)
@@ -249,6 +252,23 @@ class StagedTable:
         found = with_nulls(positions, schema, lambda sorted_: self._fetch(sorted_, wanted, schema))
         self.release(self.release_bytes)
         return found
+
+    def row_sizes(self, positions: Rows) -> Sizes:
+        """What each of the rows at these positions takes up; a negative one is a row of nulls."""
+        there = positions >= 0
+        distinct, back = np.unique(positions[there], return_inverse=True)
+        found = np.zeros(len(distinct), dtype=np.int64)
+        if self._records is not None:
+            self._records.watch(self.release_bytes, self._touching)
+            found += self._records.row_sizes(distinct)
+        for number in np.unique(distinct // self._chunk_rows).tolist() if self._nested else ():
+            inside = distinct // self._chunk_rows == number
+            fixed, sizes = sizes_in(self._chunk(number).columns)
+            at = distinct[inside] - number * self._chunk_rows
+            found[inside] += int(fixed) + 1 + (0 if sizes is None else sizes[at])
+        total = np.zeros(len(positions), dtype=np.int64)
+        total[there] = found[back]
+        return total
 
     def _fetch(
         self, positions: Rows, wanted: Sequence[int], schema: pa.Schema

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import Codes
+from dovetail.kernel.slices import SizedRows
 from dovetail.semistream.recordfile import RECORDS, START_BYTES, STARTS, Chunk
 from dovetail.semistream.records import RecordFormat
 from dovetail.semistream.table import (
@@ -52,7 +53,7 @@ class TableWriter:
         self._files: dict[str, IO[bytes]] = {}
         self._page_checksums: list[int] = []
         self._fences: list[Codes] = []
-        self._row_bytes = 0
+        self._row_bytes = self._widest_row = 0
         try:
             directory.mkdir(parents=True)
             self._open(CODES)
@@ -97,6 +98,7 @@ class TableWriter:
             "page_rows": self._page_rows or 1,
             "chunk_pages": self._chunk_pages,
             "row_bytes": self._row_bytes / max(1, self._rows),
+            "widest_row": self._widest_row,
             "page_checksums": self._page_checksums,
             "fences_checksum": zlib.crc32(fences.tobytes()),
             "records": [[c.offset, c.length, c.checksum] for c in self._records],
@@ -155,6 +157,7 @@ class TableWriter:
             file.write(message)
         self._rows += len(codes)
         self._row_bytes += rows.nbytes
+        self._widest_row = max(self._widest_row, SizedRows(rows).widest)
 
     def _write_records(self, rows: pa.RecordBatch) -> None:
         data, ends = self._format.encode(rows)

@@ -1,16 +1,17 @@
 """What every two-way join has: the spec, the split of its budget, and the arrival of rows.
 
-Arrival. A pushed batch is cut into slices that fit the working memory. A slice is encoded, freed
-of rows whose key can match nothing, sorted into a run, made room for, joined with the other
-side's rows in memory, and inserted. Making room is the algorithm's own (`_make_room`).
+Arrival. A pushed batch is cut into slices that fit the working memory, by what each row takes up
+(see `kernel.slices`). A slice is encoded, freed of rows whose key can match nothing, sorted into a
+run, made room for, joined with the other side's rows in memory, and inserted. Making room is the
+algorithm's own (`_make_room`).
 
 Memory. Of the budget, `WORKING_SHARE` is set aside at the start for transient needs: sorting,
 merging, probing, output batches, blocks read back. The rest holds rows, their index, the input
-batch and the block catalogue.
+batch (half of it at most), the block catalogue, and what working memory lacks for very wide rows.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -22,13 +23,15 @@ from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.blocks import RESIDENT
 from dovetail.kernel.keys import Codes, KeyCodec
 from dovetail.kernel.matching import Emitter, OutputLayout
-from dovetail.kernel.memory import Reservation, format_bytes
+from dovetail.kernel.memory import Reservation, format_at_least, format_bytes
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, SortedRuns, sort_run
+from dovetail.kernel.slices import SizedRows, WideRows
 
 WORKING_SHARE = 3 / 8
 MIN_BUDGET_BYTES = 64 << 10
 _UNBOUNDED_WORKING_BYTES = 64 << 20
+_MOVABLE = frozenset({"rows", "loaded", "outer"})  # what can be given up for rows that come
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,7 @@ class TwoWayJoin(ABC):
                 f"least {format_bytes(MIN_BUDGET_BYTES)} a partition: raise memory= or lower "
                 "partitions="
             )
-        self.working_bytes = (
-            _UNBOUNDED_WORKING_BYTES if total is None else int(total * WORKING_SHARE)
-        )
+        self.working_bytes = _UNBOUNDED_WORKING_BYTES if total is None else _working_share(total)
         context.budget.reserve("working", self.working_bytes)
         self._slice_bytes = self.working_bytes // 8
         self._emitter = self.emitter_kind(
@@ -96,9 +97,13 @@ class TwoWayJoin(ABC):
         merge_bytes = (1 << 62) if total is None else 2 * self.working_bytes // 5
         self.memory = (SortedRuns(merge_bytes), SortedRuns(merge_bytes))
         self._rows_held = Reservation(context.budget, "rows")
+        self.wide = WideRows(
+            context.budget, len(SIDES), _wide_needs, _working_share, lambda *_: 0, _MOVABLE
+        )
         self.ended = [False, False]
         self._status = Status.IDLE
         if snapshot is not None:
+            self.wide.restore(snapshot.meta["widest"])
             self._restore(snapshot)
 
     # -- the protocol -----------------------------------------------------------------------
@@ -108,10 +113,13 @@ class TwoWayJoin(ABC):
         self.ctx.counters.rows_in[side] += batch.num_rows
         if not batch.num_rows:
             return
+        rows = SizedRows(batch, 2 * INDEX_BYTES_PER_ROW)
+        if lacking := self.wide.lacking(side, rows):
+            self._grow(self.wide.held, lacking, "what wide rows need")
         incoming = Reservation(self.ctx.budget, "input")
-        self._grow(incoming, batch.nbytes, "an input batch")
+        self._grow(incoming, self.wide.counted_input(batch.nbytes), "an input batch")
         try:
-            for piece in self._slices(batch):
+            for piece in rows.slices(self._slice_bytes, even=True):
                 for out in self._arrive(side, piece):
                     self.ctx.counters.emit("arriving", out.num_rows)
                     yield out
@@ -209,17 +217,9 @@ class TwoWayJoin(ABC):
             f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
             f"is {format_bytes(budget.total_bytes or 0)}, of which "
             f"{format_bytes(self.working_bytes)} are working memory. A share of "
-            f"{format_bytes(int(least / (1 - WORKING_SHARE)))} would do. Raise memory=, lower "
-            "partitions=, or make the input batches smaller "
-            "(spark.sql.execution.arrow.maxRecordsPerBatch)."
+            f"{format_at_least(int(least / (1 - WORKING_SHARE)) + 1)} would do. Raise memory= or "
+            "lower partitions=."
         )
-
-    def _slices(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        row_bytes = batch.nbytes // batch.num_rows + 2 * INDEX_BYTES_PER_ROW
-        most = max(1, self._slice_bytes // row_bytes)
-        step = -(-batch.num_rows // -(-batch.num_rows // most))  # even ones: a sliver costs as much
-        for start in range(0, batch.num_rows, step):
-            yield batch.slice(start, step)
 
     def _persist_memory(self) -> list[np.void]:
         blocks: list[np.void] = []
@@ -228,6 +228,15 @@ class TwoWayJoin(ABC):
                 lambda run, side=side: self.ctx.store.append(run, side, RESIDENT)  # type: ignore[misc]
             )
         return blocks
+
+
+def _wide_needs(widest: Sequence[int]) -> int:
+    """Two blocks that meet, their result, and a copy in the making."""
+    return 2 * sum(widest) + max(widest)
+
+
+def _working_share(partition_bytes: int) -> int:
+    return int(partition_bytes * WORKING_SHARE)
 
 
 __all__ = ["LEFT", "RIGHT", "SIDE_NAMES", "TwoWayJoin", "TwoWaySpec"]

@@ -59,7 +59,7 @@ hashes, which say little, and the join bits do what can be done.
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import pairwise
 from typing import ClassVar
@@ -71,7 +71,7 @@ from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
 from dovetail.kernel.catalogue import Entries, concatenated, fan_out_for, split_tails
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
-from dovetail.kernel.runs import Run, merge_runs
+from dovetail.kernel.runs import Run, in_order, merge_runs
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 from dovetail.twoway.diner_blocks import Load, Rectangle, Sweep
 from dovetail.twoway.diner_flushing import Flushing
@@ -85,6 +85,7 @@ from dovetail.twoway.diner_sweep import Sweeper
 
 _PAPER_BLOCK_BYTES = 10 << 10
 _LEAST_BLOCKS_IN_WORKING = 6  # a flush and a merge hold a block several times over
+_UNEVEN = 2  # times the bytes that are meant: more of them are written piece by piece
 _SPARE_SHARE = 1 / 2  # of a block, that a larger flush gives up beyond what is needed
 _LEAST_PIECE_BYTES, _PIECES_IN_WORKING = 1 << 20, 4  # copied faster than looked after
 _BLOCKS_IN_BUDGET = 200  # as in the paper: 10 KB of 10,000 rows of 200 bytes
@@ -141,6 +142,7 @@ class Diner(TwoWayJoin):
         self._emptied = snapshot is not None  # a Cleanup may have taken all rows out of memory
         self._looping = False  # Cleanup is going on as a nested loop
         if snapshot is not None:
+            self.wide.restore(snapshot.meta["widest"])
             self._restore(snapshot)
 
     def _choose_block_bytes(self) -> int:
@@ -165,9 +167,9 @@ class Diner(TwoWayJoin):
         if self._ended_alone == side:
             self._ended_alone = self._favoured = None
         if batch.num_rows and self._ended_alone is not None:
-            self._favour(self._ended_alone, 2 * batch.nbytes)
+            self._favour(self._ended_alone, 2 * self.wide.counted_input(batch.nbytes))
         elif batch.num_rows and self._emptied:
-            self._recall(2 * batch.nbytes)
+            self._recall(2 * self.wide.counted_input(batch.nbytes))
         yield from super().push(side, batch)
 
     def finish(self, side: int) -> None:
@@ -202,11 +204,21 @@ class Diner(TwoWayJoin):
 
     def _flush(self, side: int) -> None:
         """Algorithm 2, for the victim that is given."""
-        self._write(side, [merge_runs(self.flushing[side].take(self._rows_to_flush(side)))])
+        self._write(side, self._blocks(self.flushing[side].take(self._rows_to_flush(side))))
 
     def _flush_any(self, side: int) -> None:
         """Flush a block of rows that are of no use in memory."""
-        self._write(side, [merge_runs(self.flushing[side].take_any(self._rows_to_flush(side)))])
+        self._write(side, self._blocks(self.flushing[side].take_any(self._rows_to_flush(side))))
+
+    def _blocks(self, parts: list[Run]) -> Iterator[Run]:
+        """Rows that were taken out of memory as one block; as several, if they are wider than most.
+
+        How many rows were taken went by the mean row.
+        """
+        if sum(part.nbytes for part in parts) <= _UNEVEN * self._most_block_bytes:
+            yield merge_runs(parts)
+        else:
+            yield from in_order(parts, self._most_block_bytes)
 
     def _rows_to_flush(self, side: int) -> int:
         """How many rows make up a block: more of them where an arrival needs more room."""
@@ -227,7 +239,7 @@ class Diner(TwoWayJoin):
         index = self.index[side]
         return max(1, nbytes * len(index) // max(1, index.nbytes))
 
-    def _write(self, side: int, blocks: list[Run]) -> tuple[int, Entries]:
+    def _write(self, side: int, blocks: Iterable[Run]) -> tuple[int, Entries]:
         """Put rows that were taken out of memory on disk; returns the first number, and entries.
 
         No two blocks have the same DTS, as if one had gone after the other.
@@ -258,11 +270,14 @@ class Diner(TwoWayJoin):
     def _set_down(self, side: int, keep: bool) -> None:
         """Write the lowest rows of a side as blocks; keep them in memory as loaded, if asked."""
         count = self._rows_of(side, self._group_bytes)
-        run = merge_runs(self.flushing[side].take_any(count))
-        step = max(1, self._most_block_bytes * len(run) // run.nbytes)
-        pieces = [run.slice(at, at + step) for at in range(0, len(run), step)]
-        first, written = self._write(side, pieces)
+        parts = self.flushing[side].take_any(count)
         self._emptied = True
+        if sum(part.nbytes for part in parts) > _UNEVEN * self._group_bytes:
+            self._write(side, in_order(parts, self._most_block_bytes))
+            return
+        run = merge_runs(parts)
+        pieces = run.cuts(0, len(run), self._most_block_bytes)
+        first, written = self._write(side, (run.slice(*piece) for piece in pieces))
         if keep:
             load = self.loaded.keep(first, written, run)
             self.joins.loads += [] if load is None else [load]
@@ -378,6 +393,7 @@ class Diner(TwoWayJoin):
             "blocks": [blocks.facts() for blocks in self.joins.blocks],
             "sorted": sorter.facts(),
             "logs": self.ctx.store.log_facts(),
+            "widest": self.wide.widest,
         }
         lists = (*self.joins.blocks, *sorter.blocks)
         entries = concatenated([resident, *(tail for blocks in lists for tail in blocks.tails)])

@@ -15,7 +15,8 @@ import numpy as np
 from dovetail.kernel.blocks import FLUSHED, IN_LOG
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import SIDES, Context
-from dovetail.kernel.runs import Run, merge_runs
+from dovetail.kernel.runs import Run, merge_runs, sizes_of
+from dovetail.kernel.slices import Sizes, cuts
 from dovetail.twoway.diner_blocks import Part, Sorting
 from dovetail.twoway.diner_lists import Blocks, make_pages
 
@@ -36,6 +37,7 @@ class Sorter:
         self._numbers: dict[int, int] = {}  # by which the store knows them
         self._runs: list[Run] = []  # the open group
         self._source = np.zeros(0, dtype=np.int32)  # for each row in code order, which run it is of
+        self._sizes: Sizes | None = None  # of the same rows, if they have to be looked at
 
     def catalogue_bytes(self, blocks: int) -> int:
         """What the lists take up if so many blocks are sorted; pages are in the working memory."""
@@ -58,13 +60,14 @@ class Sorter:
         codes = np.concatenate([run.codes for run in self._runs])
         lengths = [len(run) for run in self._runs]
         source = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        self._source = source[np.argsort(codes, kind="stable")]
+        order = np.argsort(codes, kind="stable")
+        self._source, sizes = source[order], sizes_of(self._runs)
+        self._sizes = None if sizes is None else sizes[order]
 
     def step(self, sorting: Sorting) -> None:
         """Write the next block of the open group."""
         total = len(self._source)
-        nbytes = sum(run.nbytes for run in self._runs)
-        stop = min(total, sorting.rows + max(1, self._block_bytes * total // nbytes))
+        stop = self._block_end(sorting.rows)
         number = len(self._runs)
         begins = np.bincount(self._source[: sorting.rows], minlength=number)
         counts = np.bincount(self._source[sorting.rows : stop], minlength=number)
@@ -79,8 +82,15 @@ class Sorter:
             sorting.start, sorting.count, sorting.rows = sorting.start + sorting.count, 0, 0
             self.put_down()
 
+    def _block_end(self, start: int) -> int:
+        """Where the block ends that begins with this row."""
+        if self._sizes is not None:
+            return start + next(cuts(self._sizes[start:], self._block_bytes))[1]
+        total, nbytes = len(self._source), sum(run.nbytes for run in self._runs)
+        return min(total, start + max(1, self._block_bytes * total // nbytes))
+
     def put_down(self) -> None:
-        self._runs, self._source = [], self._source[:0]
+        self._runs, self._source, self._sizes = [], self._source[:0], None
         self._pages.forget()
 
     def clear(self) -> None:

@@ -34,9 +34,9 @@ import pyarrow as pa
 
 from dovetail.kernel.blocks import RESIDENT
 from dovetail.kernel.protocol import SIDES, Context, Snapshot
-from dovetail.kernel.runs import Run, SortedRuns
+from dovetail.kernel.runs import Run, SortedRuns, in_order
 from dovetail.twoway.base import TwoWaySpec
-from dovetail.twoway.partitioned import Chosen, PartitionedJoin, in_order
+from dovetail.twoway.partitioned import Chosen, PartitionedJoin
 
 BUFFER_SHARE = 1 / 8  #: of the bytes held: marked rows that are worth writing
 
@@ -129,11 +129,9 @@ class DoublePipelinedJoin(PartitionedJoin):
             if not runs:
                 continue
             arrival, dts = self.ctx.clock.tick(), self.ctx.clock.tick()
-            rows = sum(len(run) for run in runs)
-            nbytes = sum(run.nbytes for run in runs)
             for run in runs:
                 run.arrange()
-            for part in in_order(runs, max(1, self.working_bytes // 4 * rows // nbytes)):
+            for part in in_order(runs, self.working_bytes // 4):
                 stamped = np.full(len(part), arrival)
                 self._write(side, Run(part.codes, stamped, part.rows), dts)
             for number in np.flatnonzero(self.marked_rows[:, side]):

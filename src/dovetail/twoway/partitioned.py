@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.kernel.runs import Run, merge_runs
+from dovetail.kernel.runs import Run, in_order
 from dovetail.twoway.xjoin import XJoin
 
 Chosen = NDArray[np.bool_]  #: by the cell
@@ -50,11 +50,11 @@ class PartitionedJoin(XJoin):
         runs = self.memory[side].runs
         room = self.working_bytes // 4
         total, held = max(1, len(self.memory[side])), self.memory[side].nbytes
-        rows_at_once = max(1, room * total // max(1, held))
         leaving = sum(self.cells[number].rows[side] for number in np.flatnonzero(chosen))
-        if leaving <= rows_at_once:
+        even = all(run.sizes is None for run in runs)
+        if even and leaving <= max(1, room * total // max(1, held)):
             parts = [run.filter(chosen[self._part_of(run.codes)]) for run in runs]
-            yield from in_order([part for part in parts if len(part)], rows_at_once)
+            yield from in_order([part for part in parts if len(part)], room)
             return
         # copies of so many rows would need the memory that is being given up: views of them do not
         for run in runs:
@@ -69,7 +69,7 @@ class PartitionedJoin(XJoin):
                 for run, start, stop in zip(runs, cuts, ends, strict=True)
                 if start < stop
             ]
-            yield from in_order(views, rows_at_once)
+            yield from in_order(views, room)
 
     def _drop(self, side: int, chosen: Chosen) -> None:
         memory = self.memory[side]
@@ -82,22 +82,3 @@ class PartitionedJoin(XJoin):
                     rest.block = None
                 memory.runs[index] = rest
         memory.runs = [run for run in memory.runs if len(run)]
-
-
-def in_order(runs: list[Run], rows: int) -> Iterator[Run]:
-    """All rows of several runs in code order, as runs of up to `rows` rows each."""
-    if len(runs) < 2:
-        for run in runs:
-            for start in range(0, len(run), rows):
-                yield run.slice(start, min(start + rows, len(run)))
-        return
-    lengths = [len(run) for run in runs]
-    order = np.argsort(np.concatenate([run.codes for run in runs]), kind="stable")
-    origin = np.repeat(np.arange(len(runs)), lengths)[order]
-    position = np.zeros(len(runs), dtype=np.int64)
-    for start in range(0, len(origin), rows):
-        # the next rows of the whole are the next rows of each run
-        reach = position + np.bincount(origin[start : start + rows], minlength=len(runs))
-        parts = zip(runs, position, reach, strict=True)
-        yield merge_runs([run.slice(int(a), int(b)) for run, a, b in parts if a < b])
-        position = reach

@@ -36,10 +36,9 @@ from dovetail.kernel.catalogue import Pages, fan_out_for
 from dovetail.kernel.matching import PairFilter
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
-from dovetail.kernel.runs import Rows, Run
+from dovetail.kernel.runs import Rows, Run, in_order
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 from dovetail.twoway.merging import Merger
-from dovetail.twoway.partitioned import in_order
 
 _ALL = 0  # the one part of the merger
 _LISTS = 8  # of segments, and of the blocks of those that are merged, at a time
@@ -71,7 +70,7 @@ class ProgressiveMergeJoin(TwoWayJoin):
 
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self.merger.rest()  # the rows that come need the working memory
-        if batch.num_rows and not self._fits(batch.nbytes):
+        if batch.num_rows and not self._fits(self.wide.counted_input(batch.nbytes)):
             yield from self._counted(self._make_segment(), "arriving")
         yield from super().push(side, batch)
 
@@ -138,13 +137,11 @@ class ProgressiveMergeJoin(TwoWayJoin):
     def _write(self, side: int, runs: list[Run], number: int) -> None:
         """Write rows as one segment, which is a group of its own."""
         runs = [run for run in runs if len(run)]
-        rows, nbytes = sum(len(run) for run in runs), sum(run.nbytes for run in runs)
-        step = max(1, self.working_bytes // 4 * rows // max(1, nbytes))
         for run in runs:
             run.arrange()
-        for part in in_order(runs, step):
+        for part in in_order(runs, self.working_bytes // 4):
             self.ctx.counters.flushed_bytes += self.merger.add(_ALL, side, part, number)
-        self.ctx.counters.flushed_rows += rows
+        self.ctx.counters.flushed_rows += sum(len(run) for run in runs)
 
     def _account(self) -> None:
         """Bring the reservation of the catalogue in line with what it holds.
@@ -210,6 +207,7 @@ class ProgressiveMergeJoin(TwoWayJoin):
             "merging": self.merger.facts(),
             "page_entries": self._pages.fan_out,
             "logs": self.ctx.store.log_facts(),
+            "widest": self.wide.widest,
         }
         blocks = np.concatenate([np.array(resident, dtype=BLOCK), *self.merger.lists()])
         files = tuple(self.ctx.store.log_files)

@@ -223,11 +223,9 @@ class Segments:
 
     def _append(self, part: int, side: int, run: Run, segment: Segment) -> int:
         """Write sorted rows in blocks of about one size."""
-        pieces = -(-run.nbytes // self.block_bytes)
-        step = max(1, -(-len(run) // pieces))
         written = 0
-        for start in range(0, len(run), step):
-            piece = run.slice(start, min(start + step, len(run)))
+        for start, stop in run.cuts(0, len(run), self.block_bytes):
+            piece = run.slice(start, stop)
             block = self._owner.ctx.store.append(piece, side, LOGGED, part, segment.number)
             segment.append(side, block)
             written += int(block["length"])

@@ -37,7 +37,7 @@ class SymmetricHashJoin(TwoWayJoin):
 
     def snapshot(self) -> Snapshot:
         blocks = self._persist_memory()
-        meta = {"tick": self.ctx.clock.now}
+        meta = {"tick": self.ctx.clock.now, "widest": self.wide.widest}
         return Snapshot(meta, np.array(blocks, dtype=BLOCK))
 
     def _restore(self, snapshot: Snapshot) -> None:

@@ -177,13 +177,12 @@ class XJoin(TwoWayJoin):
 
     def _write(self, side: int, run: Run, dts: int) -> None:
         """Put rows on disk in blocks of one cell each."""
-        step = max(1, self._block_bytes * len(run) // run.nbytes)
         parts = self._part_of(run.codes)
         starts = np.flatnonzero(np.diff(parts, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(run)], strict=True):
             number = int(parts[start])
-            for begin in range(int(start), int(stop), step):
-                piece = run.slice(begin, min(begin + step, int(stop)))
+            for begin, end in run.cuts(int(start), int(stop), self._block_bytes):
+                piece = run.slice(begin, end)
                 block = self.ctx.store.append(piece, side, LOGGED, number, dts)
                 self.cells[number].add_block(side, block)
                 self.ctx.counters.flushed_bytes += int(block["length"])
@@ -325,6 +324,7 @@ class XJoin(TwoWayJoin):
             "page_entries": self._pages.fan_out,
             "cells": [cell.facts() for cell in self.cells],
             "logs": self.ctx.store.log_facts(),
+            "widest": self.wide.widest,
         }
         tails = [tail for cell in self.cells for tail in cell.tails()]
         blocks = np.concatenate([np.array(resident, dtype=BLOCK), *tails])

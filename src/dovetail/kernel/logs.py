@@ -7,6 +7,9 @@ with a copy of them and takes their place. Files never change once they are sync
 version of the line still has all of its own, until they are deleted; and an attempt that dies
 leaves nothing but a file that nobody names.
 
+Each file has a checksum of its part of the line, and what is copied is checked against it: damage
+is told of the file that it happened to, and not carried into files that no backup has.
+
 Files are merged like runs: `FAN_IN` of about one size become one, up to `MERGE_BYTES`. A line of n
 bytes that grows by s bytes an attempt lies in about log(n / s) files and one more for every
 `MERGE_BYTES` or so, and a byte is copied at most log(MERGE_BYTES / s) times, to the base `FAN_IN`.
@@ -14,8 +17,9 @@ bytes that grows by s bytes an attempt lies in about log(n / s) files and one mo
 
 import contextlib
 import os
+import zlib
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import IO, Any
 
 from dovetail.errors import StateCorruptError
@@ -33,6 +37,7 @@ class Piece:
     start: int
     header: int
     name: str
+    checksum: int = 0  #: of its part of the line
 
 
 class Log:
@@ -55,6 +60,8 @@ class Log:
                 self._handle = self._open(name)
             address = self._length
             self._length += self._handle.write(data)
+            newest = self._pieces[-1]
+            self._pieces[-1] = replace(newest, checksum=zlib.crc32(data, newest.checksum))
             self._handle.flush()
         except OSError as error:
             raise storage_problem(error, self._readers.directory / name, "write") from error
@@ -84,8 +91,7 @@ class Log:
 
     def facts(self) -> dict[str, Any]:
         """What a later `restore` needs, as JSON has it."""
-        pieces = [[piece.start, piece.header, piece.name] for piece in self._pieces]
-        return {"length": self._length, "files": pieces}
+        return {"length": self._length, "files": [list(astuple(piece)) for piece in self._pieces]}
 
     def restore(self, facts: dict[str, Any]) -> None:
         self._length = facts["length"]
@@ -115,19 +121,20 @@ class Log:
             handle.write(self._header)
             ends = [*self._starts, self._length][1:]
             sizes = [end - start for start, end in zip(self._starts, ends, strict=True)]
-            kept = len(sizes) - _replaceable(sizes)
+            kept, checksum = len(sizes) - _replaceable(sizes), 0
             for piece, size in zip(self._pieces[kept:], sizes[kept:], strict=True):
-                self._copy(piece, size, handle)
+                checksum = self._copy(piece, size, handle, checksum)
         except BaseException:
             with contextlib.suppress(OSError):
                 handle.close()
             raise
         start = self._starts[kept] if kept < len(sizes) else self._length
-        self._replace(kept, [Piece(start, len(self._header), name)])
+        self._replace(kept, [Piece(start, len(self._header), name, checksum)])
         return handle
 
-    def _copy(self, piece: Piece, size: int, handle: IO[bytes]) -> None:
-        """Not checked here: every reader checks what it reads."""
+    def _copy(self, piece: Piece, size: int, handle: IO[bytes], checksum: int) -> int:
+        """Copy a file's part of the line; returns the checksum of what there is with it."""
+        found = 0
         for done in range(0, size, _CHUNK_BYTES):
             wanted = min(_CHUNK_BYTES, size - done)
             data = self._readers.read(piece.name, piece.header + done, wanted)
@@ -137,7 +144,15 @@ class Log:
                     f"after {piece.header + done + len(data)} bytes. Restore it from a backup, or "
                     "start over with a new state directory and a new checkpoint."
                 )
+            found, checksum = zlib.crc32(data, found), zlib.crc32(data, checksum)
             handle.write(data)
+        if found != piece.checksum:
+            raise StateCorruptError(
+                f"the state file {self._readers.directory / piece.name} is damaged: it does not "
+                "have the checksum it was written with. Restore it from a backup, or start over "
+                "with a new state directory and a new checkpoint."
+            )
+        return checksum
 
     def _replace(self, kept: int, pieces: list[Piece]) -> None:
         self._pieces[kept:] = pieces

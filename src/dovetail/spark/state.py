@@ -58,7 +58,7 @@ from dovetail.kernel.blocks import BLOCK, storage_problem
 from dovetail.kernel.protocol import Snapshot
 from dovetail.spark.faults import fault_point
 
-FORMAT = 2
+FORMAT = 3
 IDENTITY = "identity.json"
 RESTORE_BOTH = (
     "Restore the state directory and the query's checkpoint together, as they were at one moment, "

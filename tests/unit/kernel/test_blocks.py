@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import StateCorruptError, StateMissingError, StorageError
-from dovetail.kernel.blocks import BLOCK, FLUSHED, NEVER, RESIDENT, BlockList, BlockStore
+from dovetail.kernel.blocks import BLOCK, FLUSHED, LOGGED, NEVER, RESIDENT, BlockList, BlockStore
+from dovetail.kernel.logs import FAN_IN
 from dovetail.kernel.memory import give_back_freed
 from dovetail.kernel.protocol import LEFT, RIGHT, Counters
 from dovetail.kernel.runs import Run, sort_run
@@ -398,3 +399,25 @@ def test_block_list_when_blocks_are_appended_then_keeps_them_in_order_and_packed
         blocks.append(entry[()])
         assert len(blocks) == len(blocks.entries) == number + 1
     assert blocks.entries["offset"].tolist() == list(range(100))
+
+
+def test_block_when_damaged_and_about_to_be_copied_then_names_the_file_that_it_was_written_to(
+    tmp_path: Path,
+) -> None:
+    """A copy of it would be damage in a file that nobody has a backup of."""
+    store = BlockStore(tmp_path, (SCHEMA, SCHEMA), "a0")
+    blocks = []
+    for attempt in range(1, FAN_IN + 1):
+        blocks.append(store.append(make_run(20, seed=attempt), LEFT, LOGGED))
+        store.sync()
+        store.begin(f"a{attempt}", Counters())
+    name, offset, length = store._place(blocks[2])
+    assert name == "a2-left-log.arrows"
+    store.close()
+    with (tmp_path / name).open("r+b") as handle:
+        handle.seek(offset + length // 2)
+        handle.write(b"\xff")
+    with pytest.raises(StateCorruptError, match=name):
+        store.append(make_run(20), LEFT, LOGGED)
+    assert store._place(blocks[2])[0] == name, "a version names it until it has been replaced"
+    store.close()

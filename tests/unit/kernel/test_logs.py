@@ -112,9 +112,10 @@ def test_older_facts_when_files_were_merged_since_then_still_hold(line: Line) ->
 
 
 @pytest.mark.parametrize(
-    ("damage", "error"), [("gone", StateMissingError), ("cut", StateCorruptError)]
+    ("damage", "error"),
+    [("gone", StateMissingError), ("cut", StateCorruptError), ("changed", StateCorruptError)],
 )
-def test_merge_when_a_file_is_gone_or_cut_then_says_which(
+def test_merge_when_a_file_is_gone_or_damaged_then_says_which(
     line: Line, damage: str, error: type[Exception]
 ) -> None:
     for _ in range(FAN_IN):
@@ -123,12 +124,29 @@ def test_merge_when_a_file_is_gone_or_cut_then_says_which(
     path = line.readers.directory / line.log.files[3]
     if damage == "gone":
         path.unlink()
+    elif damage == "changed":
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
     else:
         path.write_bytes(path.read_bytes()[:-1])
     facts = line.log.facts()
     with pytest.raises(error, match=path.name):
         line.attempt(b"more")
     assert line.log.facts() == facts
+
+
+def test_merge_when_restored_and_merged_before_then_damage_is_still_found(line: Line) -> None:
+    for _ in range(FAN_IN + 1):  # the last one holds copies of all others
+        line.attempt(b"some text")
+        line.restore()
+    for _ in range(FAN_IN - 1):
+        line.attempt(b"some more text, and more of it" * 3)
+        line.restore()
+    assert len(line.log.files) == FAN_IN
+    line.readers.close()
+    path = line.readers.directory / line.log.files[0]
+    path.write_bytes(path.read_bytes().replace(b"some text", b"same text", 1))
+    with pytest.raises(StateCorruptError, match=path.name):
+        line.attempt(b"more")
 
 
 def test_append_when_the_file_exists_then_never_overwrites_it(line: Line) -> None:

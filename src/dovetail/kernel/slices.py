@@ -57,7 +57,7 @@ def sizes_in(columns: Iterable[pa.Array]) -> tuple[float, Sizes | None]:
         width, found = _column_sizes(column)
         fixed += width
         if found is not None:
-            total = found if total is None else total + found
+            total = found if total is None else np.add(total, found, dtype=np.int64)
     return fixed, total
 
 
@@ -82,7 +82,7 @@ def _column_sizes(column: pa.Array) -> tuple[float, Sizes | None]:
         item = np.dtype(_OFFSETS[kind.id])
         offsets = _buffer(column, 1, item, 1)
         if not pa.types.is_nested(kind):
-            return item.itemsize + _BIT, np.diff(offsets).astype(np.int64, copy=False)
+            return item.itemsize + _BIT, np.diff(offsets)
         values = column.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         return item.itemsize + _BIT, _of_elements(values, offsets[:-1], offsets[1:])
     if pa.types.is_struct(kind):

@@ -246,18 +246,28 @@ def goes_on(bench: Any, about: str) -> None:
     bench.check(about)
 
 
-def test_input_batch_when_too_large_for_the_budget_then_says_the_least_that_would_do(
+def test_input_batch_when_larger_than_the_budget_then_is_taken_in_by_slices(
     bench: Any, conf: Any
 ) -> None:
     for side in ("left", "right"):
         bench.keyed(side, np.arange(2000), files=1)
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-    text = bench.failure(join_of(bench, memory="70KB"))
-    bench.says(text, "MemoryBudgetError", "an input batch of", "does not fit", "maxRecordsPerBatch")
-    least = re.search(r"A share of ([\d.]+ KB) would do", text)
+    bench.run(join_of(bench, memory="70KB"))
+    bench.check("with batches of 112 KB in 70 KB")
+
+
+def test_row_when_too_wide_for_the_budget_then_says_the_least_memory_that_would_do(
+    bench: Any,
+) -> None:
+    for side in ("left", "right"):
+        bench.keyed(side, np.arange(300), files=1)
+    bench.keyed("left", np.arange(3), files=1, text=40_000)
+    text = bench.failure(join_of(bench, memory="200KB", partitions=2))
+    bench.says(text, "MemoryBudgetError", "a row of 40.1 KB does not fit", "over 2 partitions")
+    least = re.search(r"memory='([\d.]+ KB)' over 2 partitions would do", text)
     assert least, text
-    bench.run(join_of(bench, memory=least[1]))
-    bench.check(f"with {least[1]} after 70KB")
+    bench.run(join_of(bench, memory=least[1], partitions=2))
+    bench.check(f"with {least[1]} after 200KB")
 
 
 def test_shj_when_over_budget_then_names_xjoin(bench: Any) -> None:

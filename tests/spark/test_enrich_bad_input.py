@@ -386,15 +386,16 @@ def test_staging_when_table_changes_meanwhile_then_starts_over_and_gives_up_in_t
     goes_on(bench, "after the table had changed")
 
 
-def test_budget_when_too_small_for_the_input_then_says_the_least_that_would_do(
+def test_row_when_too_wide_for_the_budget_then_says_the_least_memory_that_would_do(
     bench: Any, conf: Any
 ) -> None:
     bench.keyed("stream", np.arange(6000), files=1)
+    bench.keyed("stream", np.arange(3), files=1, text=80_000)
     bench.keyed("table", np.arange(2000), files=1)
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
     text = complaint(bench, memory="270KB")
-    bench.says(text, "MemoryBudgetError", "does not fit", "maxRecordsPerBatch")
-    least = re.search(r"A share of ([\d.]+ [KM]B) would do", text)
+    bench.says(text, "MemoryBudgetError", "a row of 80.1 KB does not fit")
+    least = re.search(r"memory='([\d.]+ [KM]B)' would do", text)
     assert least, text
     bench.run(enrich_of(bench, memory=least[1]))
     bench.check(f"with {least[1]} after too little", bench.enriched("left"))

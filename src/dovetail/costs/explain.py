@@ -224,24 +224,18 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
     working = int(share * WORKING_SHARE)
     room = share - working
     batch = int(max(width.nbytes for width in widths) * plan.batch_rows)
-    free = max(0, room - batch)
+    counted = min(batch, room // 2)
+    free = room - counted
     lines = [
         f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
         f"  {format_bytes(working):>9}  working memory: sorting, probing, output, blocks read back",
         f"  {format_bytes(room):>9}  rows with their index, the input batch, the list of blocks",
     ]
-    if batch > room:
-        fits = int(room / 2 / max(1.0, *(width.nbytes for width in widths)))
-        lines.append(
-            f"TOO SMALL for an input batch of {plan.batch_rows:,} rows ({format_bytes(batch)}): "
-            f"raise memory, lower partitions, or set "
-            f"spark.sql.execution.arrow.maxRecordsPerBatch to {max(1, fits):,} or so"
-        )
-        return lines
     lines.append(
         f"an input batch has up to {plan.batch_rows:,} rows ({format_bytes(batch)}): "
         "spark.sql.execution.arrow.maxRecordsPerBatch"
     )
+    lines += beyond_budget(batch, counted)
     for side, width in zip(SIDE_NAMES, widths, strict=True):
         rows = int(free / width.held_bytes) * plan.partitions
         lines.append(
@@ -249,6 +243,14 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
             f"({width.held_bytes:.0f} bytes each with the index)"
         )
     return lines
+
+
+def beyond_budget(batch: int, counted: int) -> list[str]:
+    """What to say of an input batch of which only a part counts as memory of the join."""
+    if batch <= counted:
+        return []
+    beyond = f"{format_bytes(batch - counted)} of it come on top of memory, while it is taken in"
+    return [f"{beyond}: spark.sql.execution.arrow.maxBytesPerBatch bounds them"]
 
 
 def _spilling(plan: PlannedJoin) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.costs.cascade import Cost, Counted, best_cascade, cost_of_all, results_of
-from dovetail.costs.explain import Explanation, RowWidth, columns_of, row_width
+from dovetail.costs.explain import Explanation, RowWidth, beyond_budget, columns_of, row_width
 from dovetail.costs.shares import Grid
 from dovetail.kernel.memory import format_bytes
 from dovetail.multiway import MultiWaySpec
@@ -123,10 +123,7 @@ def _memory(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
     ]
     limit = f"an input batch has up to {plan.batch_rows:,} rows ({format_bytes(batch)})"
     setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    if batch > share - working:
-        limit = f"TOO SMALL: {limit}; lower {setting} or partitions, or raise memory"
-        return [*lines, limit]
-    return [*lines, f"{limit}: {setting}"]
+    return [*lines, f"{limit}: {setting}", *beyond_budget(batch, (share - working) // 2)]
 
 
 def _ways(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:

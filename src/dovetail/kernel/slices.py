@@ -16,6 +16,7 @@ has it in memory already, and to give up all rows for a large one would not make
 Spark, `spark.sql.execution.arrow.maxBytesPerBatch` bounds it.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -160,14 +161,14 @@ class SizedRows:
         self.batch = batch
         self._beside = beside
         self.nbytes = int(batch.nbytes) + beside * batch.num_rows
-        self._known: tuple[float, Sizes | None] | None = None  # looked at only if it matters
+        self._known: tuple[int, Sizes | None] | None = None  # looked at only if it matters
         self._known_ends: Sizes | None = None
 
     @property
     def widest(self) -> int:
         """The size of the widest row."""
         fixed, variable = self._sizes
-        return int(fixed + (0 if variable is None else variable.max(initial=0))) + 1
+        return fixed + (0 if variable is None else int(variable.max(initial=0)))
 
     def stop(self, start: int, most_bytes: int) -> int:
         """Where a slice from `start` on ends: at most so many bytes, or one row."""
@@ -175,7 +176,7 @@ class SizedRows:
             return int(self.batch.num_rows)
         fixed, variable = self._sizes
         if variable is None:
-            return min(start + max(1, int(most_bytes / fixed)), int(self.batch.num_rows))
+            return min(start + max(1, most_bytes // fixed), int(self.batch.num_rows))
         ends = self._ends
         before = int(ends[start - 1]) if start else 0
         return max(start + 1, int(np.searchsorted(ends, before + most_bytes, side="right")))
@@ -189,8 +190,9 @@ class SizedRows:
             yield self.batch
             return
         if even:
-            mean = self.nbytes // -(-self.nbytes // most_bytes)
-            most_bytes = min(most_bytes, mean + self.widest)
+            fixed, variable = self._sizes
+            total = fixed * self.batch.num_rows if variable is None else int(self._ends[-1])
+            most_bytes = min(most_bytes, total // -(-total // most_bytes) + self.widest)
         start = 0
         while start < self.batch.num_rows:
             stop = self.stop(start, most_bytes)
@@ -198,10 +200,10 @@ class SizedRows:
             start = stop
 
     @property
-    def _sizes(self) -> tuple[float, Sizes | None]:
+    def _sizes(self) -> tuple[int, Sizes | None]:
         if self._known is None:
             fixed, variable = sizes_in(self.batch.columns)
-            self._known = fixed + self._beside, variable
+            self._known = math.ceil(fixed) + self._beside, variable
         return self._known
 
     @property
@@ -209,7 +211,7 @@ class SizedRows:
         if self._known_ends is None:
             fixed, variable = self._sizes
             assert variable is not None
-            self._known_ends = np.cumsum(variable + int(np.ceil(fixed)))
+            self._known_ends = np.cumsum(variable + fixed)
         return self._known_ends
 
 

@@ -131,7 +131,8 @@ class Overload(Watch):
         join = cast("SemiStreamJoin", operator)
         held = Reservation(operator.ctx.budget, "shedding")
         nbytes = rows.nbytes + _WORDS_BYTES * rows.num_rows
-        for out in join.make_room_for(held, nbytes, "an input batch to be shed from"):
+        counted = join.wide.counted_input(nbytes)
+        for out in join.make_room_for(held, counted, "an input batch to be shed from"):
             emit(out)
         try:
             kept, dropped = self._divide(join, rows, keep, emit)

@@ -257,7 +257,7 @@ class StreamingTask:
             for out in operator.poll(_FUEL):
                 outbox.put(out)
         counters, store = operator.ctx.counters, operator.ctx.store
-        context = Context(Budget(self.spec.partition_bytes), store, counters=counters)
+        context = Context(_budget(self.spec), store, counters=counters)
         self._let_go()
         self._held = self.spec.operator(context, self.state.partition, None)
         return self._held
@@ -350,12 +350,17 @@ def _operator(
         parent = None
     files = tuple(parent.header["files"]) if parent else ()
     store = BlockStore(directory, spec.kept, stem, files)
-    context = Context(Budget(spec.partition_bytes), store)
+    context = Context(_budget(spec), store)
     try:
         return spec.operator(context, partition, parent.snapshot if parent else None)
     except BaseException:
         store.close()
         raise
+
+
+def _budget(spec: JobSpec) -> Budget:
+    """One partition's share of the memory."""
+    return Budget(spec.partition_bytes, shares=spec.partitions)
 
 
 def _finish(operator: Operator, spec: JobSpec) -> None:

@@ -13,6 +13,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, format_bytes
 from dovetail.kernel.protocol import Context
 from dovetail.twoway import ALGORITHMS, TwoWaySpec, make
+from dovetail.twoway.base import WORKING_SHARE
 
 LEFT = pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("who", pa.string())])
 RIGHT = pa.schema([("id", pa.int64()), ("paid", pa.float32())])
@@ -75,10 +76,15 @@ def test_explain_when_rows_are_counted_then_leaves_room_for_index_and_input_batc
     assert f"about {free // 4 // (12 + 20) * 4:,} rows of right" in memory
 
 
-def test_explain_when_an_input_batch_cannot_fit_then_warns_and_says_what_to_do() -> None:
+def test_explain_when_an_input_batch_does_not_count_in_full_then_says_so_and_what_bounds_it() -> (
+    None
+):
     memory = section(explain_join(replace(PLAN, memory_bytes=400_000)), "memory")
-    assert "TOO SMALL for an input batch of 10,000 rows" in memory
-    assert "spark.sql.execution.arrow.maxRecordsPerBatch" in memory
+    share = 100_000
+    counted = (share - int(share * WORKING_SHARE)) // 2
+    assert f"{format_bytes(36 * 10_000 - counted)} of it come on top of memory" in memory
+    assert "spark.sql.execution.arrow.maxBytesPerBatch" in memory
+    assert "come on top of memory" not in section(explain_join(PLAN), "memory")
 
 
 def test_explain_when_unbounded_then_nothing_spills() -> None:

@@ -141,35 +141,50 @@ LONG = pa.array(TEXTS)
     ],
     ids=lambda column: str(column.type)[:12],
 )  # fmt: skip
-def test_lengths_when_one_value_is_far_longer_then_name_the_row_also_of_a_slice(
+def test_sizes_when_one_value_is_far_longer_then_name_the_row_also_of_a_slice(
     column: pa.Array,
 ) -> None:
     codes = np.arange(len(TEXTS))
     rows = pa.record_batch({"v": pa.concat_arrays([column.slice(0, 2), column])}).slice(2)
-    lengths = Run(codes, codes, rows).lengths
-    assert lengths is not None
-    assert lengths.argmax() == 3
-    assert lengths[0] == lengths[2] == 0
-    assert 0.2 < int(lengths.sum()) / rows.nbytes <= 1.5
+    run = Run(codes, codes, rows)
+    assert run.sizes is not None
+    assert run.sizes.argmax() == 3
+    assert run.sizes[0] == run.sizes[2]
+    assert run.nbytes <= run.sizes.sum() <= 1.1 * run.nbytes + len(run)
 
 
-def test_lengths_when_rows_are_alike_or_of_fixed_width_then_are_not_kept() -> None:
+def test_sizes_when_rows_are_alike_or_of_fixed_width_then_are_not_kept() -> None:
     codes = np.arange(3)
     alike = pa.record_batch({"n": [1, 2, 3], "t": ["aaa", "bbbb", "cccccc"]})
     fixed = pa.record_batch({"n": [1, 2, 3]})
-    assert Run(codes, codes, alike).lengths is None
-    assert Run(codes, codes, fixed).lengths is None
+    assert Run(codes, codes, alike).sizes is None
+    assert Run(codes, codes, fixed).sizes is None
 
 
-def test_lengths_when_runs_are_merged_then_follow_the_codes() -> None:
+def test_sizes_when_runs_are_merged_then_follow_the_codes() -> None:
     texts = [["a", "b" * 9000], ["c", "d", *"efgh"]]
     runs = [
         sort_run(np.array(codes), 1, pa.record_batch({"t": text}))
         for codes, text in zip([[3, 1], [2, 0, 4, 5, 6, 7]], texts, strict=True)
     ]
-    lengths = merge_runs(runs).lengths
-    assert lengths is not None
-    assert lengths.tolist() == [1, 9000, 1, 1, 1, 1, 1, 1]
+    sizes = merge_runs(runs).sizes
+    assert sizes is not None
+    assert (sizes - sizes[0]).tolist() == [0, 8999, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("text_bytes", [[10] * 12, [5_000, 1, 3, 20_000, 1, 1, 9_000, 9_000, 7]])
+@pytest.mark.parametrize("most_bytes", [1, 500, 10_000, 1 << 20])
+def test_cuts_when_rows_differ_in_width_then_parts_fit_or_are_one_row(
+    text_bytes: list[int], most_bytes: int
+) -> None:
+    codes = np.arange(len(text_bytes))
+    run = Run(codes, codes, pa.record_batch({"t": ["x" * count for count in text_bytes]}))
+    parts = list(run.cuts(0, len(run), most_bytes))
+    assert [row for start, stop in parts for row in range(start, stop)] == codes.tolist()
+    mean = run.nbytes // len(run)
+    for start, stop in parts:
+        assert stop - start == 1 or run.slice(start, stop).nbytes <= most_bytes + mean
+    assert len(parts) <= 2 * run.nbytes // most_bytes + 1
 
 
 @given(code_lists, code_lists, st.integers(0, 4), st.integers(1, 50))

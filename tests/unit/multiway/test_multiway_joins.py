@@ -193,16 +193,6 @@ def test_join_when_the_budget_is_too_small_then_says_what_would_do(
 
 
 @pytest.mark.parametrize("algorithm", EVERY)
-def test_push_when_a_batch_does_not_fit_then_refuses_and_says_so(
-    algorithm: str, make_join: MakeJoin
-) -> None:
-    rows = random_chain(3, 100, 5, 3_000)
-    join = make_join(algorithm, chain_of(rows), BUDGET)
-    with pytest.raises(MemoryBudgetError, match="an input batch"):
-        list(join.push(0, rows[0]))
-
-
-@pytest.mark.parametrize("algorithm", EVERY)
 def test_join_when_larger_than_its_budget_then_never_takes_more(
     algorithm: str, make_join: MakeJoin
 ) -> None:

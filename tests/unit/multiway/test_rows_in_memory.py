@@ -140,13 +140,14 @@ def test_payload_when_compacted_then_gives_up_the_dead() -> None:
     assert payload.chunks[0].rows.num_rows == 63
 
 
-def test_payload_when_one_row_is_far_longer_then_tells_the_lengths() -> None:
+def test_payload_when_one_row_is_far_longer_then_tells_the_sizes() -> None:
     texts = ["x"] * 20 + ["x" * 5_000]
     batch = pa.record_batch([np.arange(21), np.arange(21), texts], SCHEMA)
-    lengths = Payload([Chunk(batch)]).lengths
-    assert lengths is not None
-    assert lengths[20] == 5_000
-    assert Payload([Chunk(rows(20))]).lengths is None
+    sizes = Payload([Chunk(batch)]).sizes
+    assert sizes is not None
+    assert sizes[20] - sizes[0] == 4_999
+    assert sizes[0] == 8 + 8 + 4 + 1 + 1  # numbers, offset, text, and what says of nulls
+    assert Payload([Chunk(rows(20))]).sizes is None
 
 
 @pytest.mark.parametrize("group_bytes", [0, 300, 1 << 20])

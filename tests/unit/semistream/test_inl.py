@@ -168,14 +168,14 @@ def test_pool_when_it_is_full_then_takes_no_more_than_half_of_the_budget(
 
 
 def test_pool_when_an_input_batch_needs_its_room_then_leaves_go(make_bench: MakeBench) -> None:
-    """450 kB less working memory and the batch of 300 kB leave room for few leaves of 8 kB."""
+    """Half of a batch of 300 kB counts, and takes the room of some leaves of 8 kB."""
     bench = open_large(make_bench)
     for leaf in range(21):
         bench.feed([LEAF * leaf + 5])
     assert len(pool(bench)) == 21
     assert len(bench.feed([3] * 18_750)) == 18_750
     assert bench.operator.ctx.budget.peak_bytes <= 450_000
-    assert len(pool(bench)) <= 5
+    assert len(pool(bench)) <= 17
     bench.assert_exactly_once()
 
 

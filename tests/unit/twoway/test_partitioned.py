@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail.kernel.protocol import LEFT, SIDES
-from dovetail.kernel.runs import Run, sort_run
-from dovetail.twoway.partitioned import in_order
+from dovetail.kernel.runs import Run, in_order, sort_run
 
 
 def run_of(codes: list[int], first: int) -> Run:
@@ -24,13 +23,29 @@ def test_in_order_when_runs_overlap_then_every_row_comes_once_by_its_code(rows: 
     firsts = np.cumsum([0, *(len(part) for part in codes)]).tolist()
     runs = [run_of(part, first) for part, first in zip(codes, firsts, strict=False)]
     by_number = dict(enumerate(chain.from_iterable(codes)))
-    pieces = list(in_order([run for run in runs if len(run)], rows))
+    runs = [run for run in runs if len(run)]
+    row_bytes = runs[-1].nbytes // len(runs[-1])
+    pieces = list(in_order(runs, rows * row_bytes))
     assert max(len(piece) for piece in pieces) <= rows
     found = [code for piece in pieces for code in piece.codes.tolist()]
     assert found == sorted(by_number.values())
     numbers = [number for piece in pieces for number in piece.rows["n"].to_pylist()]
     assert [by_number[number] for number in numbers] == found
     assert sorted(numbers) == list(by_number)
+
+
+def test_in_order_when_rows_differ_in_width_then_pieces_fit_or_are_one_row() -> None:
+    rng = np.random.default_rng(5)
+    runs = []
+    for rows in (30, 1, 12):
+        text = ["x" * int(count) for count in rng.choice([1, 400, 30_000], rows, p=[0.7, 0.2, 0.1])]
+        runs.append(sort_run(rng.integers(-9, 9, rows), 0, pa.record_batch({"t": text})))
+    pieces = list(in_order(runs, 5_000))
+    assert sum(map(len, pieces)) == 43
+    assert all(len(piece) == 1 or piece.nbytes <= 5_000 for piece in pieces)
+    assert len(pieces) < 43 / 2
+    codes = np.concatenate([piece.codes for piece in pieces])
+    assert (np.diff(codes) >= 0).all()
 
 
 def test_in_order_when_there_is_nothing_then_gives_nothing() -> None:

@@ -338,16 +338,6 @@ def test_budget_when_spilling_then_is_never_exceeded(tmp_path: Path) -> None:
     operator.ctx.store.close()
 
 
-def test_push_when_a_batch_is_larger_than_the_budget_then_says_what_would_do(
-    tmp_path: Path,
-) -> None:
-    relations = relations_of(rows=500)
-    operator = make_operator(join_spec(relations), tmp_path, MIN_BUDGET_BYTES)
-    with pytest.raises(MemoryBudgetError, match=r"an input batch of .* would do"):
-        list(operator.push(LEFT, relations[LEFT]))
-    operator.ctx.store.close()
-
-
 def test_operator_when_budget_is_below_the_least_then_says_the_least(tmp_path: Path) -> None:
     spec = join_spec(relations_of(rows=1))
     with pytest.raises(MemoryBudgetError, match=r"at least 65.5 KB"):

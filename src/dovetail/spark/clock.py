@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.spark.newest import Newest, NewestVersions, check_known, check_unused, check_woken
 from dovetail.spark.state import prepare
+from dovetail.spark.worker_errors import plain_errors
 
 NAME = "dovetail-clock"
 SCHEMA = "partition int, ends boolean"
@@ -54,6 +55,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_new = False  # the checkpoint is
         self._at_rest: list[Newest] = []
 
+    @plain_errors()
     def initialOffset(self) -> Offset:
         """Spark asks for this when a query has no checkpoint yet: its state begins here too."""
         prepare(self._root, self._partitions)
@@ -70,6 +72,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> None:
         return None
 
+    @plain_errors()
     def latestOffset(self, start: Offset, limit: object) -> Offset:
         newest = self._checked(start)
         check_woken(self._root, start, newest)
@@ -85,6 +88,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._at_rest = newest
         return start
 
+    @plain_errors()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._checked(end)  # a batch may be replayed before anything else is asked for
         if end["tick"] == start["tick"]:

@@ -39,6 +39,7 @@ from dovetail.spark.layout import (
 )
 from dovetail.spark.plan import (
     check_collations,
+    check_state,
     clock_of,
     default_state,
 )
@@ -46,7 +47,6 @@ from dovetail.spark.refresh import restage
 from dovetail.spark.session import check_session
 from dovetail.spark.shedding import check_target
 from dovetail.spark.staging import check_staged_budget, ensure_staged
-from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.spark.streamkeys import SAMPLED_ROWS, StreamKeys
 from dovetail.spark.tables import OpenTable, Table, open_table
@@ -119,8 +119,7 @@ def resolve_enrich(
     check_collations("stream", stream.schema, spec.semistream.stream_keys)
     check_collations("table", table.schema, spec.semistream.table_keys)
     spec = with_algorithm(stream, table, spec, options, keys)
-    if stream.isStreaming and spec.state is not None and (spec.state / IDENTITY).exists():
-        compare_identity(spec.state, read_identity(spec.state), spec.identity())
+    check_state([stream], spec)
     return spec
 
 

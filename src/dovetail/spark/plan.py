@@ -10,6 +10,7 @@ A streaming plan has the clock; a batch plan has not. If one input streams and t
 the static one cannot be united with it: that is a job for `enrich`, and the error says so.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -17,11 +18,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from dovetail.errors import ArgumentError, KeyTypeError
+from dovetail.errors import ArgumentError, KeyTypeError, StateMismatchError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES
 from dovetail.spark.bands import band_partitions
 from dovetail.spark.clock import NAME, Clock
-from dovetail.spark.foreach import read_batches_whole
+from dovetail.spark.foreach import read_batches_whole, states_in
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
@@ -33,6 +34,7 @@ from dovetail.spark.layout import (
     woken_partition,
 )
 from dovetail.spark.session import check_session
+from dovetail.spark.sources import register_once
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.specs import JobSpec, JoinOptions, JoinSpec, join_spec
@@ -89,8 +91,7 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
         SIDE_NAMES, (left, right), (spec.twoway.left_keys, spec.twoway.right_keys), strict=True
     ):
         check_collations(side, frame.schema, keys)
-    if left.isStreaming and spec.state is not None and (spec.state / IDENTITY).exists():
-        compare_identity(spec.state, read_identity(spec.state), spec.identity())
+    check_state((left, right), spec)
     return spec
 
 
@@ -104,6 +105,20 @@ def default_state(session: SparkSession, name: str) -> str:
         )
     separator = "" if checkpoints.endswith("/") else "/"
     return f"{checkpoints}{separator}dovetail/{name}"
+
+
+def check_state(inputs: Sequence[DataFrame], spec: JobSpec) -> None:
+    """Refuse the state directory of another join, as far as that shows before the query runs."""
+    if spec.state is None or not inputs[0].isStreaming:
+        return
+    for frame in inputs:
+        if any(state.root.resolve() == spec.state.resolve() for state in states_in(frame)):
+            raise StateMismatchError(
+                f"an input comes from a join that keeps its state in {spec.state}, too. Give each "
+                "join a state= of its own."
+            )
+    if (spec.state / IDENTITY).exists():
+        compare_identity(spec.state, read_identity(spec.state), spec.identity())
 
 
 def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:
@@ -123,7 +138,7 @@ def with_keys(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
 def clock_of(session: SparkSession, spec: JobSpec) -> DataFrame:
     read_batches_whole()
-    session.dataSource.register(Clock)
+    register_once(session, Clock)
     options = {"state": str(spec.state), "partitions": str(spec.partitions)}
     return session.readStream.format(NAME).options(**options).load()
 

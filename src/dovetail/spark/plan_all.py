@@ -29,11 +29,17 @@ from dovetail.spark.layout import (
     union_layout,
     woken_partition,
 )
-from dovetail.spark.plan import check_collations, clock_of, default_state, with_keys
+from dovetail.spark.plan import (
+    check_collations,
+    check_state,
+    clock_of,
+    default_state,
+    with_keys,
+)
 from dovetail.spark.session import check_session
 from dovetail.spark.shares import Inputs, checked_history, dimension_hashes, sample_hashes
 from dovetail.spark.sizes import rows_by_statistics, rows_of_files
-from dovetail.spark.state import IDENTITY, compare_identity, read_identity
+from dovetail.spark.state import IDENTITY, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.specs import (
     JoinAllOptions,
@@ -88,8 +94,7 @@ def resolve_join_all(
         spec = join_all_spec(schemas, options, known)
     for (input_name, frame), keys in zip(inputs.items(), spec.keys, strict=True):
         check_collations(input_name, frame.schema, keys)
-    if streaming and spec.state is not None and (spec.state / IDENTITY).exists():
-        compare_identity(spec.state, read_identity(spec.state), spec.identity())
+    check_state(list(inputs.values()), spec)
     return spec
 
 

@@ -32,6 +32,8 @@ from dovetail.errors import ArgumentError, SiteAccessError, SiteRefusedError, Si
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import SiteClient
 from dovetail.spark.site_columns import result_rows, result_type
+from dovetail.spark.sources import register_once
+from dovetail.spark.worker_errors import plain_errors, with_plain_errors
 
 NAME = "dovetail_site"
 _log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 def register(session: SparkSession) -> None:
     """Let a session know the format."""
-    session.dataSource.register(SiteSource)
+    register_once(session, SiteSource)
 
 
 @dataclass(frozen=True)
@@ -148,18 +150,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hosts = Hosts(settings)
         self._target: Offset | None = None
 
+    @plain_errors()
     def initialOffset(self) -> Offset:
         return {host: first - 1 for host, (first, _) in self._hosts.ranges().items()}
 
     def getDefaultReadLimit(self) -> ReadAllAvailable:
         return ReadAllAvailable()
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {host: last for host, (_, last) in self._hosts.ranges().items()}
 
     def reportLatestOffset(self) -> None:
         return None
 
+    @plain_errors()
     def latestOffset(self, start: Offset, limit: object) -> Offset:
         target, most = self._target, self._settings.most
         if target is None:
@@ -232,6 +237,7 @@ class SiteSource(DataSource):
         return StreamReader(Settings.of(self.options), schema)
 
 
+@with_plain_errors
 def read_span(settings: Settings, span: Span, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of a span, each result once; goes on where a broken connection left off."""
     after, failed_at = span.after, -1

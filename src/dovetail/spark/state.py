@@ -342,6 +342,12 @@ def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
         except OSError as error:
             raise storage_problem(error, root, "write to") from error
     known = read_identity(root)
+    if known["query"] == query and any(known.get(name) != identity[name] for name in identity):
+        # settings that were changed are refused when a query is planned
+        raise StateMismatchError(
+            f"two joins of this query share the state directory {root}. Give each a state= of its "
+            "own, and start over with a new checkpoint."
+        )
     compare_identity(root, known, identity)
     if known["query"] != query:
         raise StateMismatchError(

@@ -26,6 +26,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, StateMismatchError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
 from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot, Status
@@ -45,6 +46,7 @@ from dovetail.spark.metrics import add_step, append_record, empty_totals
 from dovetail.spark.overload import Watch, watch_over
 from dovetail.spark.shedding import publish
 from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
+from dovetail.spark.worker_errors import with_plain_errors
 from dovetail.specs import JobSpec
 
 _FUEL = 1 << 14  # rows between two looks at the clock
@@ -70,16 +72,20 @@ def streaming_step(
     spec: JobSpec, layout: UnionLayout, *, keep_operator: bool
 ) -> Callable[[Batches], Batches]:
     """The function that Spark maps over the partitions of every micro-batch."""
+    plan = uuid.uuid4().hex
 
     def step(batches: Batches) -> Batches:
         use_frugal_allocator()
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        task = StreamingTask(spec, layout, partition_in(first), _batch_and_query(), keep_operator)
+        batch_id, query_id, run_id = _batch_query_and_run()
+        at = (batch_id, query_id)
+        task = StreamingTask(spec, layout, partition_in(first), at, keep_operator)
+        task.made_by = (run_id, plan)
         yield from task.run(itertools.chain([first], batches))
 
-    return step
+    return with_plain_errors(step)
 
 
 def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batches]:
@@ -107,7 +113,7 @@ def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batche
                 spec.release(operator)
             shutil.rmtree(directory, ignore_errors=True)
 
-    return step
+    return with_plain_errors(step)
 
 
 class StreamingTask:
@@ -123,6 +129,7 @@ class StreamingTask:
         self.keep_operator = keep
         self.state = PartitionState(spec.state, partition, self.query_id)
         self.output_schema = spec.output
+        self.made_by: tuple[str | None, str] = (None, "")  # the run of the query, and the plan
         self.now: Callable[[], float] = time.time  # of a clock that all workers have
         self._attempted = ""  # what this step's own files are named after
         self._held: Operator | None = None  # what to release when the step ends
@@ -138,6 +145,7 @@ class StreamingTask:
         winner = self.state.committed(self.batch_id)
         if winner is None:
             winner = self._compute(batches)
+        self._check_plan(winner)
         own = winner.token == self._attempted
         for _ in batches:  # Spark wants its input read to the end
             pass
@@ -157,6 +165,7 @@ class StreamingTask:
         fault_point("before-load")
         parent = self.state.parent_of(self.batch_id)
         if parent is not None:
+            self._check_plan(parent)
             self._publish(parent, ended=True)  # before what is to be published is deleted
         self._attempted = attempt = self.state.begin(self.batch_id, parent)
         try:
@@ -166,6 +175,15 @@ class StreamingTask:
             raise
         finally:
             self._let_go()
+
+    def _check_plan(self, version: Manifest) -> None:
+        """Refuse what another join of the same query made: one would emit the other's results."""
+        run, plan = version.header.get("made_by", (None, ""))
+        if run is not None and run == self.made_by[0] and plan != self.made_by[1]:
+            raise StateMismatchError(
+                f"two joins of this query share the state directory {self.state.root}. Give each a "
+                "state= of its own, and start over with a new checkpoint."
+            )
 
     def _publish(self, version: Manifest, *, ended: bool) -> None:
         share = self.spec.partition_bytes
@@ -218,6 +236,7 @@ class StreamingTask:
             "totals": watch.totals(totals),
             "tuned": self._tuned,
             "budget_bytes": self.spec.memory_bytes,
+            "made_by": self.made_by,
             **watched,
         }
         winner = self.state.commit(self.batch_id, attempt, header, snapshot)
@@ -390,16 +409,17 @@ def _resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _batch_and_query() -> tuple[int, str]:
+def _batch_query_and_run() -> tuple[int, str, str | None]:
     task = TaskContext.get()
     batch_id = task.getLocalProperty("streaming.sql.batchId") if task else None
     query_id = task.getLocalProperty("sql.streaming.queryId") if task else None
+    run_id = task.getLocalProperty("spark.jobGroup.id") if task else None
     if batch_id is None or query_id is None:
         raise DovetailError(
             "this plan was made for a streaming query but runs outside one: Spark gave the task no "
             "batch id. Start it with writeStream."
         )
-    return int(batch_id), query_id
+    return int(batch_id), query_id, run_id
 
 
 def _take_cached() -> Cached | None:

@@ -1,0 +1,47 @@
+"""How an error of a task reaches the user: as its own sentence, in Spark's first line.
+
+Spark puts the traceback of a worker into the message of the query's failure, in front of the error
+itself, and its state and plan behind it. An error that Dovetail raises on purpose says all there is
+to say, so it goes without; any other is a bug and keeps its traceback.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from dovetail.errors import DovetailError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_HIDE = "SPARK_HIDE_TRACEBACK"  # what a worker asks when it reports the error that ends it
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Let Dovetail's own errors leave a worker of Spark's without a traceback."""
+    try:
+        yield
+    except DovetailError:
+        if _is_sparks_process():
+            os.environ[_HIDE] = "1"  # the process ends with this error, so no other is hidden
+        raise
+
+
+def with_plain_errors(generate: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """The same for a function that yields, all the while it does."""
+
+    @functools.wraps(generate)
+    def generating(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        with plain_errors():
+            yield from generate(*args, **kwargs)
+
+    return generating
+
+
+def _is_sparks_process() -> bool:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and str(spec.name).startswith("pyspark.")

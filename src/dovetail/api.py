@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.semistream.overload import Shedding
     from dovetail.sites.live.access import Access
     from dovetail.spark.metrics import Progress
+    from dovetail.spark.refresh import Refreshed
 
 
 def join(
@@ -197,16 +198,16 @@ def enrich(
     return plan_enrich(stream, table, options, name, history)
 
 
-def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) -> str:
+def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) -> "Refreshed":
     """Stage a table that has changed anew; a running `enrich` takes it up with its next rows.
 
-    A row that is being joined finishes on the version it began with. Returns the name of the
-    version in use, which stays the same if the table's files (of an Iceberg or Delta table: its
-    snapshot) have not changed.
+    A row that is being joined finishes on the version it began with. Returns the `version` in use
+    and whether it is a `changed` one; printed, that is "staged as v000002" or "unchanged, v000001".
+    It is the same if the table's files (of an Iceberg or Delta table: its snapshot) are.
 
     table: needed if the table was given to `enrich` as a DataFrame.
 
-    >>> dovetail.refresh("ckpt/orders-enrich")
+    >>> print(dovetail.refresh("ckpt/orders-enrich"))
     """
     from dovetail.spark.refresh import restage
     from dovetail.spark.session import active_session

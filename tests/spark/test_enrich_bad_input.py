@@ -267,7 +267,7 @@ def test_staged_table_when_damaged_then_names_the_file_and_either_remedy_works(
     if how == "restore":
         path.write_bytes(before)
     else:
-        assert dovetail.refresh(begun.state) == "v000002"
+        assert dovetail.refresh(begun.state).version == "v000002"
     goes_on(begun, f"after {name} was damaged, {how}")
 
 
@@ -289,7 +289,7 @@ def test_staged_table_when_partly_lost_then_says_so_and_either_remedy_works(
     if how == "restore":
         shutil.move(begun.root / "aside", path)
     else:
-        assert dovetail.refresh(begun.state) == "v000002"
+        assert dovetail.refresh(begun.state).version == "v000002"
     goes_on(begun, f"after {lost} was gone, {how}")
 
 

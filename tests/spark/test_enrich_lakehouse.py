@@ -526,12 +526,12 @@ def test_refresh_when_snapshot_changed_then_restages_and_else_not(
     for path in lake.path.rglob("*.parquet"):
         os.utime(path)
     (lake.path / "part-of-no-snapshot.parquet").write_bytes(b"")
-    assert dovetail.refresh(state) == "v000001", "the snapshot is the same"
+    assert dovetail.refresh(state).version == "v000001", "the snapshot is the same"
     lake.replace(rows(5, 8, "updated "), "k >= 5 and k < 8")
     lake.delete("k = 9")
     check("not refreshed yet", before)
-    assert dovetail.refresh(state) == "v000002"
-    assert dovetail.refresh(state) == "v000002"
+    assert dovetail.refresh(state).version == "v000002"
+    assert dovetail.refresh(state).version == "v000002"
     check("refreshed", lake.scan())
     shutil.rmtree(lake.path)
     with pytest.raises(errors.ArgumentError, match="PATH_NOT_FOUND"):
@@ -548,7 +548,7 @@ def test_refresh_when_delta_table_was_made_anew_then_restages_though_the_version
     shutil.rmtree(lake.path)
     lake.create(rows(10, 30))
     assert DeltaTable(lake.path).version() == 0
-    assert dovetail.refresh(bench.state) == "v000002"
+    assert dovetail.refresh(bench.state).version == "v000002"
 
 
 # -- what goes wrong ------------------------------------------------------------------------
@@ -561,9 +561,9 @@ def test_enrich_when_iceberg_table_has_no_snapshot_then_it_is_empty(
     found = dovetail.enrich(stream, icebergs.path, on="k", how="left", state=bench.state)
     assert found.count() == 60
     assert found.where("name IS NULL AND at IS NULL").count() == 60
-    assert dovetail.refresh(bench.state) == "v000001"
+    assert dovetail.refresh(bench.state).version == "v000001"
     icebergs.append(rows(0, 3))
-    assert dovetail.refresh(bench.state) == "v000002"
+    assert dovetail.refresh(bench.state).version == "v000002"
 
 
 def test_enrich_when_delta_table_is_empty_then_finds_nothing(

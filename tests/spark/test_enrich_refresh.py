@@ -12,6 +12,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import ArgumentError, StateMismatchError, StateMissingError
+from dovetail.spark.state import prepare
 
 pytestmark = pytest.mark.spark
 
@@ -80,7 +81,9 @@ def test_refresh_when_table_has_updates_inserts_and_deletes_then_running_stream_
     with bench.running(enriched) as query:
         wait_until(lambda: rows_taken(bench) == 100, query)
         rewrite(bench, NEW)
-        assert dovetail.refresh(bench.state, None if given == "path" else table()) == "v000002"
+        assert (
+            dovetail.refresh(bench.state, None if given == "path" else table()).version == "v000002"
+        )
         bench.keyed("stream", keys[100:200], files=2)
         wait_until(lambda: rows_taken(bench) == 200, query)
         query.processAllAvailable()
@@ -126,7 +129,7 @@ def test_refresh_when_nothing_has_changed_then_keeps_the_version(bench: Any) -> 
     bench.run(bench.enrich(path_of(bench)))
     before = bench.contents(bench.state / "table")
     for _ in range(2):
-        assert dovetail.refresh(bench.state) == "v000001"
+        assert dovetail.refresh(bench.state).version == "v000001"
     assert bench.contents(bench.state / "table") == before
 
 
@@ -134,8 +137,8 @@ def test_refresh_when_dataframe_is_another_over_the_same_files_then_stages_it(be
     rewrite(bench, OLD)
     bench.keyed("stream", np.arange(100), files=1)
     bench.run(bench.enrich(bench.batch("table").where("k < 50"), how="left"))
-    assert dovetail.refresh(bench.state, bench.batch("table").where("k < 50")) == "v000001"
-    assert dovetail.refresh(bench.state, bench.batch("table").where("k >= 50")) == "v000002"
+    assert dovetail.refresh(bench.state, bench.batch("table").where("k < 50")).version == "v000001"
+    assert dovetail.refresh(bench.state, bench.batch("table").where("k >= 50")).version == "v000002"
     bench.keyed("stream", np.arange(100), files=1)
     bench.run(bench.enrich(bench.batch("table"), how="left"))
     values = [value for _, (_, value) in sorted(found(bench).items())]
@@ -149,13 +152,13 @@ def test_versions_when_used_no_more_then_are_deleted(bench: Any) -> None:
     bench.run(bench.enrich(path_of(bench), how="left"))
     for number in range(2, 6):
         rewrite(bench, dict.fromkeys(range(100), f"{number}"))
-        assert dovetail.refresh(bench.state) == f"v{number:06d}"
+        assert dovetail.refresh(bench.state).version == f"v{number:06d}"
         # the last version, the one before, and what committed state still refers to
         assert versions(bench) == sorted({"v000001", f"v{number - 1:06d}", f"v{number:06d}"})
     bench.keyed("stream", np.arange(120), files=2)  # the first step after it lets v000001 go
     bench.run(bench.enrich(path_of(bench), how="left"))
     rewrite(bench, NEW)
-    assert dovetail.refresh(bench.state) == "v000006"
+    assert dovetail.refresh(bench.state).version == "v000006"
     assert versions(bench) == ["v000005", "v000006"]
     bench.keyed("stream", np.arange(120), files=1)
     bench.run(bench.enrich(path_of(bench), how="left"))
@@ -179,12 +182,50 @@ def test_refresh_when_table_has_other_columns_or_none_then_says_so_and_keeps_the
         dovetail.refresh(bench.state, bench.batch("table").selectExpr("k", "1 as v"))
     with pytest.raises(ArgumentError, match="neither the path of Parquet files nor the name"):
         dovetail.refresh(bench.state, bench.root / "nowhere")
-    with pytest.raises(StateMissingError, match="has no staged table"):
+    with pytest.raises(StateMissingError, match=r"nowhere is not a Dovetail state directory"):
         dovetail.refresh(bench.root / "nowhere")
     assert not (bench.root / "nowhere").exists()
     assert bench.contents(bench.state) == before
     bench.run(bench.enrich(path_of(bench)))
     assert len(found(bench)) == 100
+
+
+def test_refresh_when_the_state_is_of_a_join_then_says_that_there_is_no_table(bench: Any) -> None:
+    for side in ("left", "right"):
+        bench.keyed(side, np.arange(20), files=1)
+    prepare(bench.state, 2)
+    with pytest.raises(StateMissingError, match="has not run yet"):
+        dovetail.refresh(bench.state)
+    bench.run(bench.join())
+    before = bench.contents(bench.state)
+    with pytest.raises(StateMismatchError, match="is the state of a join, which has no table to"):
+        dovetail.refresh(bench.state)
+    assert bench.contents(bench.state) == before
+    assert not (bench.state / "table").exists()
+    (bench.state / "table").mkdir()  # an earlier version left it behind
+    with pytest.raises(StateMismatchError, match="is the state of a join"):
+        dovetail.refresh(bench.state)
+
+
+def test_refresh_when_the_query_has_not_run_then_stages_and_progress_says_so(bench: Any) -> None:
+    rewrite(bench, OLD)
+    bench.keyed("stream", np.arange(5), files=1)
+    bench.enrich(path_of(bench))
+    with pytest.raises(StateMissingError, match="has not run yet: its state is prepared"):
+        dovetail.progress(bench.state)
+    assert str(dovetail.refresh(bench.state)) == "unchanged, v000001"
+    rewrite(bench, NEW)
+    done = dovetail.refresh(bench.state)
+    assert (str(done), done.version, done.changed) == ("staged as v000002", "v000002", True)
+
+
+def test_refresh_when_the_staged_table_was_lost_then_asks_for_a_backup(bench: Any) -> None:
+    rewrite(bench, OLD)
+    bench.keyed("stream", np.arange(5), files=1)
+    bench.run(bench.enrich(path_of(bench)))
+    (bench.state / "table" / "current").unlink()
+    with pytest.raises(StateMissingError, match=r"current is gone.*from a backup"):
+        dovetail.refresh(bench.state)
 
 
 def test_refresh_when_table_was_a_dataframe_then_asks_for_the_new_one(bench: Any) -> None:
@@ -213,7 +254,7 @@ def test_refresh_when_interrupted_then_the_old_version_stays_in_use(
     bench.keyed("stream", np.arange(100), files=1)
     bench.run(bench.enrich(path_of(bench)))
     assert {value for _, value in found(bench).values()} == set(OLD.values())
-    assert dovetail.refresh(bench.state) == "v000002"
+    assert dovetail.refresh(bench.state).version == "v000002"
     bench.keyed("stream", np.arange(100), files=1)
     bench.run(bench.enrich(path_of(bench), how="inner"))
     wanted = {key: value for key, value in NEW.items() if key < 100}

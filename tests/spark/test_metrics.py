@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 import dovetail
+from dovetail.errors import StateMissingError
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Counters
-from dovetail.spark.metrics import FILE, add_step, append_record, empty_totals
+from dovetail.spark.metrics import FILE, add_step, append_record, empty_totals, own_rows
+from dovetail.spark.state import prepare
 
 SEED = 55
 
@@ -32,6 +34,50 @@ def test_totals_when_steps_are_added_then_sum_up_and_peaks_stay() -> None:
     assert (two["flushed_rows"], two["flushed_bytes"], two["bytes_read"]) == (2, 20, 7)
     assert (two["steps"], two["seconds"]) == (2, 0.75)
     assert two["memory_peak"] == {"rows": 60, "total": 60}
+
+
+def test_own_rows_when_copies_were_counted_then_are_left_out() -> None:
+    came = Counters(rows_in=[30, 40, 50])
+    totals = add_step(empty_totals(), came, Budget(None), 0.5, copies=[0, 15, 25])
+    totals = add_step(totals, came, Budget(None), 0.5, copies=[0, 20, 25])
+    assert own_rows(totals) == [60, 45, 50]
+    assert totals["rows_in"] == [60, 80, 100]
+    old = {name: value for name, value in totals.items() if name != "copies"}
+    assert own_rows(old) == [60, 80, 100], "an older version does not tell copies apart"
+    after = add_step(old, came, Budget(None), 0.5, copies=[0, 20, 25])
+    assert own_rows(after) == [90, 100, 125]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["band", "shares"])
+def test_rows_in_when_rows_go_to_several_partitions_then_count_once_and_copies_by_themselves(
+    bench: Any, kind: str
+) -> None:
+    rng = np.random.default_rng(SEED)
+    names = ("left", "right") if kind == "band" else ("left", "middle", "right")
+    for name in names:
+        keys = pa.array(rng.integers(0, 400, 500), mask=rng.random(500) < 0.1)
+        bench.write(name, pa.table({f"{name}_a": keys, f"{name}_b": rng.integers(0, 400, 500)}))
+    if kind == "band":
+        joined = bench.join(on=("left_a", "right_a"), within=9, partitions=4)
+    else:
+        on = [("left.left_a", "middle.middle_a"), ("middle.middle_b", "right.right_a")]
+        streams = {name: bench.stream(name) for name in names}
+        joined = dovetail.join_all(streams, on, state=bench.state, partitions=4)
+    bench.run(joined)
+    progress = bench.progress()
+    counted = [bench.batch(name).where(f"{name}_a is not null").count() for name in names]
+    assert list(progress.rows_in) == counted, "input rows count once, wherever they go"
+    if kind == "band":
+        assert progress.copies[0] == 0
+        assert 0 < progress.copies[1] < counted[1]
+    else:
+        assert progress.identity["shares"] == [2, 2]
+        assert progress.copies == (counted[0], 0, counted[2]), "each went to two partitions"
+    records = list(progress.records())
+    assert [sum(rows) for rows in zip(*map(own_rows, records), strict=True)] == counted
+    both = [rows + copies for rows, copies in zip(progress.rows_in, progress.copies, strict=True)]
+    assert [sum(rows) for rows in zip(*(r["rows_in"] for r in records), strict=True)] == both
 
 
 def test_records_when_file_grows_too_large_then_is_turned_over(tmp_path: Path) -> None:
@@ -92,7 +138,14 @@ def test_records_when_query_has_run_then_agree_with_the_totals(bench: Any) -> No
     assert sum(part.totals["steps"] for part in progress.partitions) == len(records)
 
 
-@pytest.mark.spark
-def test_progress_when_query_has_not_begun_then_says_what_is_missing(bench: Any) -> None:
-    with pytest.raises(dovetail.errors.StateMissingError, match=r"identity\.json"):
-        dovetail.progress(bench.root)
+def test_progress_when_query_has_not_begun_then_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(
+        StateMissingError, match=r"is not a Dovetail state directory.*identity\.json"
+    ):
+        dovetail.progress(tmp_path)
+    prepare(tmp_path, 2)
+    with pytest.raises(StateMissingError, match="has not run yet: its state is prepared"):
+        dovetail.progress(tmp_path)
+    (tmp_path / "p00001" / f"v{3:012d}").touch()
+    with pytest.raises(StateMissingError, match=r"it has no identity\.json"):
+        dovetail.progress(tmp_path)

@@ -4,6 +4,10 @@ Spark ships the inputs and the clock through one shuffle, so their rows need one
 then *slots*. Columns of the same type share a slot, so that a row carries few nulls for the others'
 columns. Behind the shuffle the tag also tells the partition, which a task cannot know
 otherwise once its stage has been coalesced or united with another.
+
+    tag = partition << 5 | copy << 4 | side
+
+A row that goes to several partitions is a copy in all but one of them, so that it counts once.
 """
 
 from collections.abc import Iterator
@@ -21,7 +25,9 @@ from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT
 
 TAG = "__dovetail_tag"
-_TAG_BITS = 4
+_SIDE_BITS, _TAG_BITS = 4, 5
+_SIDE = (1 << _SIDE_BITS) - 1
+_COPY = 1 << _SIDE_BITS
 CLOCK = (1 << _TAG_BITS) - 1  #: the tag of a tick; the sides count from 0
 LAST_ROWS = CLOCK - 1  #: that of a tick of a query that ends with the rows it has
 
@@ -64,19 +70,23 @@ class UnionLayout:
 
     def split(
         self, batch: pa.RecordBatch, schemas: tuple[pa.Schema, ...]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of each side in a shuffled batch; ticks carry none."""
+    ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """The rows of each side in a shuffled batch, and how many are copies; ticks carry none."""
         tags = np.asarray(batch.column(0)) & ((1 << _TAG_BITS) - 1)
         counts = np.bincount(tags, minlength=1 << _TAG_BITS)
+        sides = tags & _SIDE
         for side in range(len(self.slots)):
-            if not counts[side]:
+            copies = int(counts[side | _COPY])
+            count = counts[side] + copies
+            if not count:
                 continue
             columns = [batch.column(1 + slot) for slot in self.slots[side]]
-            if counts[side] < len(tags):
-                chosen = pa.array(np.flatnonzero(tags == side))
+            if count < len(tags):
+                chosen = pa.array(np.flatnonzero(sides == side))
                 columns = [column.take(chosen) for column in columns]
             yield (
                 side,
+                copies,
                 pa.RecordBatch.from_arrays(
                     [
                         column if column.type == field.type else column.cast(field.type)
@@ -108,7 +118,7 @@ def arrow_types(side: str, schema: StructType) -> pa.Schema:
 
 def union_layout(*schemas: StructType) -> UnionLayout:
     """Give every column of each side a slot, sharing slots between the sides by type."""
-    assert len(schemas) <= LAST_ROWS
+    assert len(schemas) <= LAST_ROWS & _SIDE
     slot_types: list[DataType] = []
     slots: list[tuple[int, ...]] = []
     for schema in schemas:
@@ -155,6 +165,14 @@ def mark_partition(shuffled: DataFrame) -> DataFrame:
         (1 << _TAG_BITS) - 1
     )
     return shuffled.withColumn(TAG, tag.cast(IntegerType()))
+
+
+def placed(frame: DataFrame, partitions: Column, target: str) -> DataFrame:
+    """Each row once for every one of its partitions, an array, with that in the column `target`."""
+    number = f"{target}_number"
+    each = frame.select("*", F.posexplode(partitions).alias(number, target))
+    tag = F.when(F.col(number) == 0, F.col(TAG)).otherwise(F.col(TAG).bitwiseOR(_COPY))
+    return each.withColumn(TAG, tag).drop(number)
 
 
 def woken_partition(tag: Column) -> Column:

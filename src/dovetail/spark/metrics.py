@@ -8,17 +8,18 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dovetail.costs.choice import Recorded
+from dovetail.errors import StateMissingError
 from dovetail.kernel.memory import Budget, format_bytes
 from dovetail.kernel.protocol import Counters
 from dovetail.spark.choosing import read_chosen
 from dovetail.spark.state import IDENTITY, PartitionState, read_identity
-from dovetail.specs import state_path
+from dovetail.specs import CURRENT, TABLES, state_path
 
 FILE = "metrics.jsonl"
 _MAX_BYTES = 1 << 20
@@ -26,7 +27,8 @@ _MAX_BYTES = 1 << 20
 
 def empty_totals() -> dict[str, Any]:
     return {
-        "rows_in": [0, 0],
+        "rows_in": [0, 0],  # copies among them
+        "copies": [0, 0],
         "rows_shed": 0,
         "longest_wait": 0.0,
         "rows_out": {},
@@ -48,10 +50,12 @@ def add_step(
     budget: Budget,
     seconds: float,
     join_seconds: float = 0.0,
+    copies: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The totals after a step; the ones before are left as they were.
 
-    Of its seconds, `join_seconds` were spent in the operator.
+    Of its seconds, `join_seconds` were spent in the operator. `copies` of the rows of each input
+    that came count in another partition.
     """
     rows_out = dict(totals["rows_out"])
     for phase, rows in counters.rows_out.items():
@@ -61,6 +65,7 @@ def add_step(
         peaks[component] = max(peaks.get(component, 0), nbytes)
     return {
         "rows_in": _added(totals["rows_in"], counters.rows_in),
+        "copies": _added(totals.get("copies", ()), copies),
         "rows_shed": totals.get("rows_shed", 0) + counters.rows_shed,
         "longest_wait": totals.get("longest_wait", 0.0),
         "rows_out": rows_out,
@@ -79,6 +84,11 @@ def add_step(
 def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
     """Sums by input; who has not seen all inputs yet may know of fewer."""
     return [a + b for a, b in itertools.zip_longest(one, other, fillvalue=0)]
+
+
+def own_rows(counts: Mapping[str, Any]) -> list[int]:
+    """Rows of each input without copies, of totals or of a record; older ones do not tell apart."""
+    return _added(counts["rows_in"], [-copies for copies in counts.get("copies", ())])
 
 
 def append_record(directory: Path, record: dict[str, Any]) -> None:
@@ -100,6 +110,11 @@ class PartitionProgress:
     pending_rows: int
     phase: str
     totals: dict[str, Any]
+
+    @property
+    def rows_in(self) -> list[int]:
+        """Rows taken in from each input that count in no other partition."""
+        return own_rows(self.totals)
 
 
 @dataclass(frozen=True)
@@ -128,14 +143,19 @@ class Progress:
 
     @property
     def rows_in(self) -> tuple[int, ...]:
-        """Rows taken in from each input, those with a null key left out.
-
-        A row that goes to several partitions (`join_all`, and bands) counts in each of them.
-        """
+        """Rows taken in from each input, those with a null key left out; `copies` do not count."""
         rows = [0, 0]
         for part in self.partitions:
-            rows = _added(rows, part.totals["rows_in"])
+            rows = _added(rows, part.rows_in)
         return tuple(rows)
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """How often a row of each input went to one more partition (`join_all`, and bands)."""
+        copies = [0, 0]
+        for part in self.partitions:
+            copies = _added(copies, part.totals.get("copies", ()))
+        return tuple(copies)
 
     @property
     def rows_shed(self) -> int:
@@ -222,15 +242,17 @@ class Progress:
     def __str__(self) -> str:
         enriches = self.identity["job"] == "enrich"
         came = " + ".join(f"{rows:,}" for rows in self.rows_in[: 1 if enriches else None])
-        out = ", ".join(f"{rows:,} {phase}" for phase, rows in sorted(self.rows_out.items()))
+        early = self.rows_out.get("arriving", 0)
+        out = f"{sum(self.rows_out.values()):,} out"
+        out += f" ({early:,} of them as rows came in)" if early else ""
         limit = "unbounded" if self.budget_bytes is None else format_bytes(self.budget_bytes)
         shed = f"{self.rows_shed:,} left out, " if self.rows_shed else ""
         cached = f"{self.rows_cached:,} of them cached, " if self.rows_cached else ""
         return (
             f"{self.identity['algorithm']} after batch {self.version}: "
             f"{came} rows in, {cached}{shed}"
-            f"{sum(self.rows_out.values()):,} out ({out or 'none'}), {self.pending_rows:,} rows "
-            f"pending, {format_bytes(self.memory.get('total', 0))} of {limit} used at most, "
+            f"{out}, {self.pending_rows:,} rows pending, "
+            f"{format_bytes(self.memory.get('total', 0))} of {limit} used at most, "
             f"{format_bytes(self.spilled_bytes)} spilled"
         )
 
@@ -238,9 +260,11 @@ class Progress:
 def progress(state: str | Path) -> Progress:
     """What a join has done so far, from its state directory; needs no running query.
 
-    A directory that is not there or not Dovetail's is a `StateMissingError`.
+    A directory that is not there or not Dovetail's is a `StateMissingError`, as is one whose query
+    has not taken in a row yet.
     """
     root = state_path(state)
+    check_begun(root)
     identity = read_identity(root)
     partitions = []
     budget: int | None = None
@@ -263,6 +287,19 @@ def progress(state: str | Path) -> Progress:
             break
     chosen = read_chosen(root) if identity.get("job") == "enrich" else None
     return Progress(root, identity, budget, partitions, chosen)
+
+
+def check_begun(root: Path) -> None:
+    """Tell a state whose query has yet to begin from a directory that is no state at all."""
+    if (root / IDENTITY).exists():
+        return
+    staged = (root / TABLES / CURRENT).exists()
+    used = any(root.glob("p*/v*"))  # of which the identity was lost
+    if not used and (staged or any(root.glob("p*/latest"))):
+        raise StateMissingError(
+            f"the query of {root} has not run yet: its state is prepared, but no micro-batch has "
+            "brought it a row. Start the query, or wait for its first rows."
+        )
 
 
 __all__ = ["IDENTITY", "Cost", "PartitionProgress", "Progress", "progress"]

@@ -29,6 +29,7 @@ from dovetail.spark.layout import (
     arrow_schema,
     mark_partition,
     partition_of,
+    placed,
     quoted,
     union_layout,
     woken_partition,
@@ -163,16 +164,15 @@ def _shuffle_band(
     assert spec.twoway.within is not None
     ((left_key, right_key),) = layout.key_columns(spec.twoway.key_columns)
     type_ = left[spec.twoway.left_keys[0]].dataType
-    placed = []
+    in_place = []
     for side, frame in enumerate(frames):
         if side not in SIDES:
-            target = woken_partition(F.col(TAG))
-        else:
-            key = (left_key, right_key)[side]
-            within, partitions = spec.twoway.within, spec.partitions
-            target = F.explode(band_partitions(key, type_, within, partitions, side))
-        placed.append(frame.withColumn(_TARGET, target))
-    united = reduce(DataFrame.unionAll, placed)
+            in_place.append(frame.withColumn(_TARGET, woken_partition(F.col(TAG))))
+            continue
+        key = (left_key, right_key)[side]
+        own = band_partitions(key, type_, spec.twoway.within, spec.partitions, side)
+        in_place.append(placed(frame, own, _TARGET))
+    united = reduce(DataFrame.unionAll, in_place)
     return united.repartitionById(spec.partitions, F.col(_TARGET)).drop(_TARGET)
 
 

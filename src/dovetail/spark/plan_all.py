@@ -26,6 +26,7 @@ from dovetail.spark.layout import (
     arrow_schema,
     mark_partition,
     part_of,
+    placed,
     union_layout,
     woken_partition,
 )
@@ -165,12 +166,12 @@ def _shuffled(frames: list[DataFrame], spec: JoinAllSpec, layout: UnionLayout) -
         for side, route in enumerate(routes):
             target = F.when(tag == side, route.bases[0]).otherwise(target)
         return united.repartitionById(spec.partitions, target.cast(IntegerType()))
-    targets = [*(F.explode(route.cells()) for route in routes), woken]
-    placed = [
-        frame.withColumn(_TARGET, target)
-        for frame, target in zip(tagged, targets, strict=False)  # a batch has no clock
+    rows, ticks = tagged[: len(routes)], tagged[len(routes) :]
+    in_place = [
+        placed(frame, route.cells(), _TARGET) for frame, route in zip(rows, routes, strict=True)
     ]
-    united = reduce(DataFrame.unionAll, placed)
+    in_place += [frame.withColumn(_TARGET, woken) for frame in ticks]
+    united = reduce(DataFrame.unionAll, in_place)
     return united.repartitionById(spec.partitions, F.col(_TARGET)).drop(_TARGET)
 
 

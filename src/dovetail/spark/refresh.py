@@ -6,6 +6,7 @@ one version. Versions that no partition needs are deleted.
 """
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,33 @@ from pyspark.sql import SparkSession
 from dovetail.errors import ArgumentError, StateError, StateMismatchError
 from dovetail.semistream.table import StagedTable
 from dovetail.spark.layout import arrow_types
+from dovetail.spark.metrics import check_begun
 from dovetail.spark.staging import Shape, alone, check_staged, referred_to, stage, staged_facts
+from dovetail.spark.state import read_identity
 from dovetail.spark.tables import OpenTable, Table, open_table
-from dovetail.specs import TABLES, staged_version, state_path
+from dovetail.specs import CURRENT, TABLES, staged_version, state_path
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh has done."""
+
+    version: str  #: that new rows are joined with
+    changed: bool  #: whether it was staged just now
+
+    def __str__(self) -> str:
+        return f"staged as {self.version}" if self.changed else f"unchanged, {self.version}"
 
 
 def restage(
     state: str | Path, table: Table | None, session: SparkSession, *, verify: bool = True
-) -> str:
-    """Stage a changed table again; returns the version in use, the same if nothing changed.
+) -> Refreshed:
+    """Stage a changed table again.
 
     A copy that is damaged is staged again too; finding out means to `verify` all of it.
     """
     root = state_path(state)
-    staged_version(root)  # says so if there is none
+    _check_has_table(root)
     with alone(root / TABLES):
         version = staged_version(root)
         facts = staged_facts(root / TABLES / version)
@@ -45,10 +59,24 @@ def restage(
         shape = Shape(schema, tuple(facts["keys"]), facts["partitions"], facts["page_bytes"])
         check_staged(root / TABLES / version, shape)
         if _unchanged(opened, facts) and not (verify and _damaged(root / TABLES / version, shape)):
-            return version
+            return Refreshed(version, changed=False)
         staged = stage(opened, shape, root)
         _delete_unused(root, {version, staged}, shape.partitions)
-        return staged
+        return Refreshed(staged, changed=True)
+
+
+def _check_has_table(root: Path) -> None:
+    """Refuse a directory that is not the state of an enrichment; makes nothing there."""
+    if (root / TABLES / CURRENT).exists():
+        return
+    check_begun(root)
+    job = read_identity(root)["job"]
+    if job != "enrich":
+        raise StateMismatchError(
+            f"{root} is the state of a {job}, which has no table to refresh. Name the state "
+            "directory of an enrich."
+        )
+    staged_version(root)  # says that it was lost
 
 
 def _unchanged(table: OpenTable, facts: dict[str, Any]) -> bool:

@@ -102,7 +102,7 @@ def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batche
         try:
             operator = _operator(spec, partition_in(first), directory, "batch", None)
             for batch in itertools.chain([first], batches):
-                for side, rows in layout.split(batch, spec.inputs):
+                for side, _, rows in layout.split(batch, spec.inputs):
                     yield from operator.push(side, rows)
             _finish(operator, spec)
             while operator.status() is not Status.DONE:
@@ -137,6 +137,7 @@ class StreamingTask:
         self._began = 0.0  # the attempt, by `now`
         self._tuned: dict[str, Any] | None = None  # what is remembered of settings that change
         self._join_seconds = 0.0  # of the operator alone
+        self._copies = [0] * len(spec.inputs)  # of rows that count in another partition
         self._last_rows = False  # the query ends with the rows that it has
         self._worked: float | None = None  # until when
 
@@ -225,7 +226,9 @@ class StreamingTask:
             watch.close()
             operator.ctx.store.close()  # a worker lives long, and open files keep their space
         context, pending = operator.ctx, operator.pending()
-        totals = add_step(totals, context.counters, context.budget, seconds, self._join_seconds)
+        totals = add_step(
+            totals, context.counters, context.budget, seconds, self._join_seconds, self._copies
+        )
         header = {
             "parent": parent.version if parent else -1,
             "files": files,
@@ -291,8 +294,9 @@ class StreamingTask:
         counts = [0] * len(self.spec.inputs)
         for batch in batches:
             self._last_rows |= are_last_rows(batch)
-            for side, rows in self.layout.split(batch, self.spec.inputs):
+            for side, copies, rows in self.layout.split(batch, self.spec.inputs):
                 counts[side] += rows.num_rows
+                self._copies[side] += copies
                 self._tuned = self.spec.retune(operator, self._tuned, rows.num_rows, self._began)
                 with self._watch.admitted(operator, rows, outbox.put) as kept:
                     for out in self._timed(operator.push(side, kept)):
@@ -343,6 +347,7 @@ class StreamingTask:
                 "partition": self.state.partition,
                 "phase": header["phase"],
                 "rows_in": counters.rows_in,
+                "copies": self._copies,
                 "rows_out": counters.rows_out,
                 "rows_cached": counters.rows_cached,
                 "memory": {**budget.components, "total": budget.used_bytes},

@@ -19,7 +19,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dovetail
-from dovetail.cli import demo, jobs
+from dovetail.cli import demo, jobs, watch
+from dovetail.cli import run as run_command
 from dovetail.cli.demo import Comparison, compare
 from dovetail.cli.demo_data import make_streams
 from dovetail.cli.failures import failure
@@ -130,6 +131,9 @@ def test_run_when_given_the_example_of_several_inputs_then_joins_as_explained(
     shipped = orders.join(shipments, "order_id", "ordered", join_type="inner")
     expected = shipped.join(customers, "customer", "name", join_type="inner")
     assert f"rows out {len(expected):,}" in output
+    assert f"rows in, customer {len(customers):,} and {len(customers):,} copies" in output
+    assert f"rows in, order {len(orders):,} " in output
+    assert f"Results are in {examples / 'ckpt' / 'shipped-to'} State is in " in output
     result = pq.read_table(sorted((examples / "ckpt" / "shipped-to").glob("*.parquet")))
     order = [("shipment_id", "ascending")]
     for column in ("shipment_id", "order_id", "customer", "city", "weight_g"):
@@ -260,6 +264,30 @@ def test_job_when_a_task_fails_then_the_message_is_dovetails(
     said = failure(raised.value)
     assert said is not None
     assert said.startswith("algorithm 'shj' keeps every row in memory")
+
+
+def test_run_when_nothing_is_new_then_says_so_in_place_of_old_totals(
+    folder: Path,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "LINE_EVERY_S", float("inf"))
+    job = job_of(folder)
+    said = []
+    for more in (False, False, True):
+        if more:
+            shutil.copy(folder / "left" / "a.csv", folder / "left" / "b.csv")
+        joined = jobs.join_inputs(job, *jobs.open_inputs(spark, job))
+        run_command._stream(make_console(), job, joined, True)
+        said.append(" ".join(capsys.readouterr().out.split()))
+    newest = dovetail.progress(jobs.state_of(job)).version
+    assert said[0].startswith("rows in, left 2,000 ")
+    assert said[0].endswith(f"Results are in {folder / 'out'} State is in {jobs.state_of(job)}")
+    assert "from the first start" not in said[0]
+    assert said[1] == f"Nothing new since batch {newest - 1}."
+    assert "rows in, left 4,000" in said[2]
+    assert "1 micro-batch in this run All but the last line counts from the first start" in said[2]
 
 
 def test_explain_when_there_is_a_state_then_says_whether_it_fits(

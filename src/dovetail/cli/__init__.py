@@ -3,7 +3,8 @@
 `app` the command itself · `failures` what it says about errors · one file for each subcommand:
 `demo` (with `demo_enrich`, `demo_data` and `demo_check`), `run`, `explain`, `top`, `checkup` (which
 shows what `doctor` finds) · `jobfile` (with `sections`) and `jobs` a job file, checked and then
-planned · `watch` and `views` what a running join looks like · `session` how Spark is started.
+planned · `places` where its results and state are · `watch` and `views` what a running join looks
+like · `session` how Spark is started · `stopping` what Ctrl-C and SIGTERM do.
 
 Spark is imported inside functions only, so that `dovetail --help` does not wait for it.
 """

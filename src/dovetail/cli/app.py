@@ -17,6 +17,7 @@ import typer.core
 import dovetail
 from dovetail.cli import checkup, demo, explain, run, top
 from dovetail.cli.failures import failure
+from dovetail.cli.stopping import stoppable
 from dovetail.errors import DovetailError
 
 USER_ERROR = 2  #: the exit code of a mistake that the message explains
@@ -92,7 +93,9 @@ def _dovetail(
     """Stream joins for Apache Spark that stay inside the memory budget you name."""
 
 
-for _module in (demo, run, explain, top, checkup):
+for _module in (demo, run, explain):
+    app.command(_module.NAME, epilog=_module.EXAMPLES)(stoppable(_module.command))
+for _module in (top, checkup):
     app.command(_module.NAME, epilog=_module.EXAMPLES)(_module.command)
 
 

@@ -17,6 +17,7 @@ from dovetail.cli import demo_enrich
 from dovetail.cli.demo_check import Comparison, compare, report
 from dovetail.cli.demo_data import KEY, Settings, Streams, make_shop, make_streams
 from dovetail.cli.session import spark_session
+from dovetail.cli.stopping import Stopped
 from dovetail.cli.views import announce, make_console, summary
 from dovetail.cli.watch import Watched, watch
 from dovetail.errors import ArgumentError
@@ -85,17 +86,19 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other data for another number.")] = 1,
 ) -> None:
-    """Join made-up data on local Spark inside a small budget, and check the result."""
+    """Join made-up data on local Spark inside a small budget, and check the result.
+
+    Exit codes: 0 the result is right, 1 it is not, 2 a mistake that the message explains, 130
+    stopped by Ctrl-C, 143 stopped by SIGTERM.
+    """
     console = make_console()
     asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed)
     with _workplace(keep) as directory:
         show = _show_enrich if what is What.ENRICH else _show_join
-        finished, same = show(console, directory, asked)
+        same = show(console, directory, asked)
         if keep is not None:
             kept = f"Kept in {directory}; try: dovetail top {directory / 'state'} --once"
             console.print(kept, markup=False, soft_wrap=True)
-    if not finished:
-        raise typer.Exit(130)
     if not same:
         raise typer.Exit(1)
 
@@ -111,8 +114,8 @@ class Asked:
     seed: int
 
 
-def _show_join(console: Console, directory: Path, asked: Asked) -> tuple[bool, bool]:
-    """Whether the join came to its end, and whether its result was right."""
+def _show_join(console: Console, directory: Path, asked: Asked) -> bool:
+    """Whether the result of the join is right."""
     with announce(console, f"Making two streams of {asked.rows:,} rows"):
         streams = make_streams(directory / "in", asked.rows, asked.seed)
     what = (
@@ -122,12 +125,12 @@ def _show_join(console: Console, directory: Path, asked: Asked) -> tuple[bool, b
     least = MIN_BUDGET_BYTES * asked.partitions
     settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
     with _session(console, directory, settings) as spark:
-        finished = _run(console, spark, directory, streams, settings)
-        return finished, finished and _check(console, spark, directory, streams)
+        _run(console, spark, directory, streams, settings)
+        return _check(console, spark, directory, streams)
 
 
-def _show_enrich(console: Console, directory: Path, asked: Asked) -> tuple[bool, bool]:
-    """Whether the enrichment came to its end, and whether its result was right."""
+def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
+    """Whether the result of the enrichment is right."""
     with announce(console, f"Making {asked.rows:,} orders and their customers"):
         shop = make_shop(directory / "in", asked.rows, asked.seed)
     what = (
@@ -138,8 +141,8 @@ def _show_enrich(console: Console, directory: Path, asked: Asked) -> tuple[bool,
     least = (LEAST_ENRICH_BYTES + _SMALL_INDEX_BYTES) * asked.partitions + shop.table_bytes // 100
     settings = _settings(console, what, shop.table_bytes, shop.order_bytes, least, asked)
     with _session(console, directory, settings) as spark:
-        finished = demo_enrich.run(console, spark, directory, shop, settings)
-        return finished, finished and demo_enrich.check(console, spark, directory, shop)
+        demo_enrich.run(console, spark, directory, shop, settings)
+        return demo_enrich.check(console, spark, directory, shop)
 
 
 def _session(
@@ -176,8 +179,8 @@ def _settings(
 
 def _run(
     console: Console, spark: "SparkSession", directory: Path, streams: Streams, settings: Settings
-) -> bool:
-    """Join the streams into Parquet files. Whether it came to its end."""
+) -> None:
+    """Join the streams into Parquet files, to the end."""
     state = directory / "state"
     with announce(console, "Planning the join"):
         orders, payments = (
@@ -204,13 +207,11 @@ def _run(
     )
     nulls = streams.null_keys["orders"], streams.null_keys["payments"]
     expected = streams.rows - nulls[0], streams.rows - nulls[1]
-    finished = watch(console, Watched(query, state, expected))
+    stopped = watch(console, Watched(query, state, expected))
+    if stopped is not None:
+        raise Stopped(stopped)
     seconds = time.monotonic() - started
-    if finished:
-        console.print(summary(progress(state), seconds, ("orders", "payments"), nulls))
-    else:
-        console.print("Stopped.")
-    return finished
+    console.print(summary(progress(state), seconds, ("orders", "payments"), nulls))
 
 
 def _check(console: Console, spark: "SparkSession", directory: Path, streams: Streams) -> bool:

@@ -9,6 +9,7 @@ from rich.console import Console
 from dovetail.api import enrich, progress
 from dovetail.cli.demo_check import compare, report
 from dovetail.cli.demo_data import CUSTOMER_KEY, Settings, Shop
+from dovetail.cli.stopping import Stopped
 from dovetail.cli.views import announce, enrich_summary
 from dovetail.cli.watch import Watched, watch
 
@@ -21,15 +22,13 @@ _JOBS = {"left": ("enriched", "state"), "anti": ("unknown", "state-unknown")}
 
 def run(
     console: Console, spark: "SparkSession", directory: Path, shop: Shop, settings: Settings
-) -> bool:
-    """Enrich the orders into Parquet files, then find unknown customers. Whether all was done.
+) -> None:
+    """Enrich the orders into Parquet files, then find unknown customers, to the end.
 
     The second query has a state of its own, and so stages the table too, its keys alone.
     """
-    if all(_one(console, spark, directory, shop, settings, how) for how in _JOBS):
-        return True
-    console.print("Stopped.")
-    return False
+    for how in _JOBS:
+        _one(console, spark, directory, shop, settings, how)
 
 
 def _one(
@@ -39,7 +38,7 @@ def _one(
     shop: Shop,
     settings: Settings,
     how: str,
-) -> bool:
+) -> None:
     out, state_name = _JOBS[how]
     state = directory / state_name
     orders = (
@@ -67,8 +66,9 @@ def _one(
         .trigger(availableNow=True)
         .start()
     )
-    if not watch(console, Watched(query, state, (shop.rows, 0))):
-        return False
+    stopped = watch(console, Watched(query, state, (shop.rows, 0)))
+    if stopped is not None:
+        raise Stopped(stopped)
     seconds = time.monotonic() - staged
     done = progress(state)
     if how == "left":
@@ -76,7 +76,6 @@ def _one(
     else:
         found = sum(done.rows_out.values())
         console.print(f"An anti join found {found:,} orders of no known customer: {seconds:.1f} s.")
-    return True
 
 
 def check(console: Console, spark: "SparkSession", directory: Path, shop: Shop) -> bool:

@@ -6,11 +6,17 @@ wants the one line that says what was wrong.
 """
 
 import re
+import sys
 
 from dovetail.errors import DovetailError
 
 _DOVETAIL = re.compile(r"dovetail\.errors\.\w+: (.+)")  # ends the traceback of a Python worker
 _JAVA = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)  # what Py4J puts before a Java trace
+
+_JVM_GONE = (
+    "Spark's Java process is gone: it was killed, or ran out of memory. What was committed is "
+    "safe; start the command again to go on from there."
+)
 
 
 def failure(error: BaseException) -> str | None:
@@ -18,8 +24,10 @@ def failure(error: BaseException) -> str | None:
     if isinstance(error, DovetailError):
         return str(error)
     if is_sparks(error):
-        found = _DOVETAIL.findall(str(error))
+        found = _DOVETAIL.findall(_text(error))
         return str(found[-1]) if found else spark_says(error)
+    if isinstance(error, ConnectionRefusedError) and _is_loaded("py4j"):
+        return _JVM_GONE
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return f"the operating system refuses: {error}"
     return None
@@ -32,7 +40,26 @@ def is_sparks(error: BaseException) -> bool:
 
 def spark_says(error: BaseException) -> str:
     """The line of Spark's message that matters."""
-    text = str(error)
+    text = _text(error)
     from_java = _JAVA.search(text)
+    if from_java is None and _is_of_a_call(error) and "\n" not in text:
+        return _JVM_GONE
     lines = [from_java[1]] if from_java else [line for line in text.splitlines() if line.strip()]
-    return f"Spark says: {lines[0].strip() if lines else 'nothing'}"
+    return f"Spark says: {lines[0].strip() if lines else type(error).__name__}"
+
+
+def _text(error: BaseException) -> str:
+    """What an error of Spark's says: some ask the JVM for it, which may be gone."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001
+        return str(getattr(error, "_desc", None) or "")
+
+
+def _is_of_a_call(error: BaseException) -> bool:
+    """Whether the bridge to the JVM failed; what the JVM itself complains of has more to say."""
+    return type(error).__name__ in ("Py4JError", "Py4JNetworkError")
+
+
+def _is_loaded(package: str) -> bool:
+    return package in sys.modules

@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from dovetail.cli.explain import print_explanation
 from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, read_job
 from dovetail.cli.jobs import plan, start, state_of, write
+from dovetail.cli.places import results_of
 from dovetail.cli.session import spark_session
+from dovetail.cli.stopping import Stopped
 from dovetail.cli.views import announce, enrich_summary, make_console, summary
 from dovetail.cli.watch import Watched, look, watch
 from dovetail.kernel.protocol import SIDE_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from dovetail.spark.metrics import Progress
 
 NAME = "run"
 EXAMPLES = """
@@ -56,6 +61,9 @@ def command(
     """Run the job that a file describes: sources, join or enrichment, sink, trigger.
 
     Ctrl-C stops the query; started again, it goes on where it was.
+
+    Exit codes: 0 the query has ended by itself, 2 a mistake that the message explains, 130 stopped
+    by Ctrl-C, 143 stopped by SIGTERM; 1 anything else.
     """
     job = read_job(job_file)
     # a console sink has standard output to itself, and a display that redraws would smear it
@@ -69,36 +77,53 @@ def command(
         doing = "Staging the table" if isinstance(job, EnrichJob) else "Planning the join"
         with announce(console, doing):
             joined = plan(spark, job)
+        _say(console, f"Results go to {results_of(job)}")
         if job.streaming:
+            _say(console, f"State is kept in {state_of(job)}; watch it: dovetail top {job_file}")
             _stream(console, job, joined, available_now)
         else:
             _batch(console, job, joined)
 
 
 def _stream(console: Console, job: Job, joined: "DataFrame", available_now: bool) -> None:
+    """Run the query, and tell what it did; `Stopped` if a signal stopped it."""
     state = state_of(job)
-    resumed = look(state) is not None
+    earlier = look(state)
+    before = -1 if earlier is None else earlier.version
     started = time.monotonic()
     query = start(job, joined, available_now=available_now)
-    ended = watch(console, Watched(query, state))
-    progress = look(state)
-    if progress is None or not progress.partitions:
-        console.print("No rows came in.")
-        return
+    stopped = watch(console, Watched(query, state))
     seconds = time.monotonic() - started
+    progress = look(state)
+    done = progress is not None and progress.version > before
+    if progress is not None and done:
+        console.print(_summary(job, progress, seconds, before, ended=stopped is None))
+        if before >= 0:
+            _say(console, "All but the last line counts from the first start of this query.")
+        _say(console, f"Results are in {results_of(job)}")
+        _say(console, f"State is in {state}")
+    elif stopped is None:
+        nothing = "No rows came in." if before < 0 else f"Nothing new since batch {before}."
+        _say(console, nothing)
+    if stopped is not None:
+        until = "" if done else " before the first micro-batch of this run ended"
+        raise Stopped(stopped, f"Stopped{until}. Run it again to go on from here.")
+
+
+def _summary(job: Job, progress: "Progress", seconds: float, before: int, *, ended: bool) -> Table:
     if isinstance(job, EnrichJob):
-        console.print(enrich_summary(progress, seconds))
-    else:
-        names = tuple(job.inputs) if isinstance(job, JoinAllJob) else SIDE_NAMES
-        console.print(summary(progress, seconds, names, ended=ended))
-    if resumed:
-        console.print("All but the time counts from the first start of this query.")
-    if not ended:
-        console.print("Stopped. Run it again to go on from here.")
+        return enrich_summary(progress, seconds, before=before)
+    names = tuple(job.inputs) if isinstance(job, JoinAllJob) else SIDE_NAMES
+    return summary(progress, seconds, names, ended=ended, before=before)
+
+
+def _say(console: Console, line: str) -> None:
+    """A line that is not broken, so that paths in it can be copied."""
+    console.print(line, markup=False, soft_wrap=True)
 
 
 def _batch(console: Console, job: Job, joined: "DataFrame") -> None:
     started = time.monotonic()
     with announce(console, "Joining"):
         write(job, joined)
-    console.print(f"Done in {time.monotonic() - started:.1f} s.")
+    _say(console, f"Done in {time.monotonic() - started:.1f} s: {results_of(job)}")

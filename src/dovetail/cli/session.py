@@ -5,6 +5,7 @@ a file, which is deleted in the end, or kept and named when something went wrong
 """
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import typer
 from rich.console import Console
 
 from dovetail.cli.doctor import java_problem
+from dovetail.cli.stopping import handlers_kept
 from dovetail.cli.views import announce
 from dovetail.errors import DovetailError, EnvironmentProblemError
 
@@ -33,8 +35,9 @@ def spark_session(
         raise EnvironmentProblemError(problem)
     messages = log or _temporary_log()
     try:
-        with announce(console, "Starting Spark"), _standard_error_to(messages):
+        with announce(console, "Starting Spark"), _standard_error_to(messages), handlers_kept():
             session = _start(name, master, conf)
+        _hush(session)
         try:
             yield session
         finally:
@@ -50,6 +53,16 @@ def spark_session(
     finally:
         if log is None:
             messages.unlink(missing_ok=True)
+
+
+def _hush(session: "SparkSession") -> None:
+    """Keep to one line that the JVM is gone: `failure` says so, or a signal was meant to end it."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    # it logs some of it as if it were the program itself
+    logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+    server = getattr(session.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
 
 
 def _temporary_log() -> Path:

@@ -15,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.api import progress as read_progress
+from dovetail.cli.places import state_at
 from dovetail.cli.views import (
     bar,
+    by_phase,
     costs_line,
     live_line,
     make_console,
@@ -27,7 +29,6 @@ from dovetail.cli.views import (
 )
 from dovetail.cli.watch import look
 from dovetail.kernel.memory import format_bytes
-from dovetail.specs import state_path
 
 if TYPE_CHECKING:
     from dovetail.spark.metrics import PartitionProgress, Progress
@@ -37,6 +38,8 @@ EXAMPLES = """
 [bold]Examples[/bold]
 
   [cyan]dovetail top ckpt/join[/cyan]                 live, until Ctrl-C
+
+  [cyan]dovetail top examples/job.toml[/cyan]         the join of a job file
 
   [cyan]dovetail top ckpt/join --once[/cyan]          one look
 
@@ -58,7 +61,12 @@ class Rate:
 
 
 def command(
-    state: Annotated[Path, typer.Argument(help="The join's state directory.")],
+    state: Annotated[
+        Path,
+        typer.Argument(
+            metavar="WHERE", help="The join's state directory, its query's checkpoint, or job file."
+        ),
+    ],
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")
@@ -66,7 +74,7 @@ def command(
 ) -> None:
     """Watch a join: totals, rates, and what each partition is doing."""
     console = make_console()
-    root = state_path(state)
+    root = state_at(state)
     if once:
         console.print(frame(read_progress(root), console.height, time.time()))
         return
@@ -116,6 +124,8 @@ def frame(progress: "Progress", height: int, now: float) -> RenderableType:
 
 def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
     """Recent speed. Records are those of `Progress.records`, oldest first."""
+    from dovetail.spark.metrics import own_rows
+
     if not records:
         return Rate(0.0, 0.0, None, (), ())
     batches = list(_by_batch(records))
@@ -124,7 +134,7 @@ def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
     begun = min(float(r["time"]) - float(r["seconds"]) for r in recent)
     span = max(newest - begun, 1e-3)
     return Rate(
-        sum(sum(r["rows_in"]) for r in recent) / span,
+        sum(sum(own_rows(r)) for r in recent) / span,
         sum(sum(r["rows_out"].values()) for r in recent) / span,
         max(0.0, now - newest),
         [rows_in / seconds for rows_in, _, seconds in batches],
@@ -134,12 +144,14 @@ def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
 
 def _by_batch(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int, float]]:
     """Rows in, rows out and seconds of the recent micro-batches; partitions run side by side."""
+    from dovetail.spark.metrics import own_rows
+
     grouped: dict[int, list[Mapping[str, Any]]] = {}
     for record in records:
         grouped.setdefault(int(record["batch"]), []).append(record)
     for _, steps in sorted(grouped.items())[-_SPARKS:]:
         yield (
-            sum(sum(step["rows_in"]) for step in steps),
+            sum(sum(own_rows(step)) for step in steps),
             sum(sum(step["rows_out"].values()) for step in steps),
             max(1e-3, *(float(step["seconds"]) for step in steps)),
         )
@@ -173,10 +185,9 @@ def _totals(progress: "Progress", speed: Rate) -> Table:
         share = Text(f"{percent(progress.rows_shed, arrived)} of what came", "dim")
         grid.add_row("left out", f"{progress.rows_shed:,}", "", share)
     grid.add_row("rows out", f"{out:,}", f"{speed.rows_out:,.0f} /s", history_out)
-    phases = ", ".join(
-        f"{percent(rows, out)} {phase}" for phase, rows in sorted(progress.rows_out.items()) if rows
+    grid.add_row(
+        "pending", f"{progress.pending_rows:,} rows", "", Text(by_phase(progress.rows_out), "dim")
     )
-    grid.add_row("pending", f"{progress.pending_rows:,} rows", "", Text(phases, "dim"))
     age = "" if speed.age_s is None else f"last step {speed.age_s:,.0f} s ago"
     if progress.longest_wait:
         age += f"  ·  a row waited {progress.longest_wait:,.2g} s at most"
@@ -210,11 +221,11 @@ def _add_partition(
 ) -> None:
     table.add_row(
         str(part.partition),
-        phase_of(part.phase, record),
+        phase_of(part, record),
         str(part.version),
         f"{part.pending_rows:,}",
         _memory(record),
-        rows_in(identity, part.totals["rows_in"]),
+        rows_in(identity, part.rows_in),
         f"{sum(part.totals['rows_out'].values()):,}",
         format_bytes(int(part.totals["flushed_bytes"])),
     )

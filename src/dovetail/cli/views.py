@@ -21,23 +21,37 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 
 if TYPE_CHECKING:
-    from dovetail.spark.metrics import Cost, Progress
+    from dovetail.spark.metrics import Cost, PartitionProgress, Progress
 
 PLAIN_WIDTH = 100  #: of output that does not go to a terminal
 DEFERRED_PHASES = ("reactive", "cleanup")  #: of a join, in the order they run
-COMPONENTS = {
+COMPONENTS = {  # of what memory is reserved for, in plain words
     "rows": "rows and their index",
+    "loaded": "rows kept from disk",
+    "outer": "blocks being joined",
+    "sorting": "list of sorted blocks",
     "cache": "cached table rows",
     "window": "waiting rows",
     "frequencies": "how often the table has a key",
     "shedding": "rows to be chosen from",
+    "notes": "notes for the cache",
+    "switching buffer": "table rows on their way to the cache",
     "page pool": "cached pages",
+    "leaf index": "index of pages",
     "working": "working space",
     "input": "input batch",
     "page index": "index of pages",
     "catalogue": "list of blocks on disk",
 }
-_PHASES = ("arriving", "deferred", *DEFERRED_PHASES, "idle")
+CAUGHT_UP = "caught up"  #: every row so far has been joined
+_PHASES = ("arriving", "deferred", *DEFERRED_PHASES, CAUGHT_UP)
+#: when results came
+_WHEN = {
+    "arriving": "as rows came in",
+    "deferred": "after that",
+    "reactive": "in silences",
+    "cleanup": "at the end",
+}
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -85,12 +99,14 @@ def _count(number: int, thing: str, plural: str = "s") -> str:
     return f"{number:,} {thing}{'' if number == 1 else plural}"
 
 
-def phase_of(recorded: str, record: Mapping[str, Any] | None) -> str:
+def phase_of(part: "PartitionProgress", record: Mapping[str, Any] | None) -> str:
     """What a partition is doing: its phase, deferred work told apart by what it produced last."""
-    if recorded != "deferred" or record is None:
-        return recorded
+    if not part.pending_rows:
+        return CAUGHT_UP
+    if part.phase != "deferred" or record is None:
+        return part.phase
     produced = [phase for phase in DEFERRED_PHASES if record["rows_out"].get(phase)]
-    return produced[-1] if produced else recorded
+    return produced[-1] if produced else part.phase
 
 
 def last_records(progress: "Progress") -> dict[int, dict[str, Any]]:
@@ -101,7 +117,7 @@ def last_records(progress: "Progress") -> dict[int, dict[str, Any]]:
 def overall_phase(progress: "Progress", records: Mapping[int, Mapping[str, Any]]) -> str:
     """What the join is doing: the earliest phase among the partitions that stepped last."""
     phases = [
-        phase_of(part.phase, records.get(part.partition))
+        phase_of(part, records.get(part.partition))
         for part in progress.partitions
         # a partition that got no row made no version, and says nothing of what goes on now
         if part.version == progress.version
@@ -151,7 +167,7 @@ def live_view(progress: "Progress | None", outlook: Outlook) -> Table:
     done = _part_done(sum(progress.rows_in), outlook.expected)
     grid.add_row("rows in", rows_in(progress.identity, progress.rows_in), done)
     out = progress.rows_out
-    grid.add_row("rows out", f"{sum(out.values()):,}", Text(_by_phase(out), "dim"))
+    grid.add_row("rows out", f"{sum(out.values()):,}", Text(by_phase(out), "dim"))
     used = memory_now(records)
     budget = progress.budget_bytes
     limit = Text("unbounded", "dim")
@@ -194,9 +210,11 @@ def _left_out(progress: "Progress") -> str:
     return f"{progress.rows_shed:,} left out, " if progress.rows_shed else ""
 
 
-def _by_phase(out: Mapping[str, int]) -> str:
-    phases = [p for p in ("arriving", "deferred", *DEFERRED_PHASES) if p in out]
-    return ", ".join(f"{out[phase]:,} {phase}" for phase in phases) if len(phases) > 1 else ""
+def by_phase(out: Mapping[str, int]) -> str:
+    """When the results came, in shares; empty if there is nothing to tell apart."""
+    total = sum(out.values())
+    parts = [f"{percent(out[p], total)} {when}" for p, when in _WHEN.items() if out.get(p)]
+    return ", ".join(parts) if len(parts) > 1 else ""
 
 
 def summary(
@@ -206,17 +224,20 @@ def summary(
     keyless: Sequence[int] = (),
     *,
     ended: bool = True,
+    before: int = -1,
 ) -> Table:
     """What a join has done, from its state.
 
     keyless: rows of each input with a null key, which the join never sees.
     ended: whether its inputs have ended, rather than the query been stopped.
+    before: the version that it went on from, -1 if it is new.
     """
     table = _plain_table()
-    came = itertools.zip_longest(inputs, progress.rows_in, keyless, fillvalue=0)
-    for name, rows, nulls in came:
-        note = f"{nulls:,} with a null key, which matches nothing" if nulls else ""
-        table.add_row(f"rows in, {name}", f"{rows + nulls:,}", note)
+    came = itertools.zip_longest(inputs, progress.rows_in, progress.copies, keyless, fillvalue=0)
+    for name, rows, copies, nulls in came:
+        notes = [f"{nulls:,} with a null key, which matches nothing"] if nulls else []
+        notes += [f"and {copies:,} copies for more partitions"] if copies else []
+        table.add_row(f"rows in, {name}", f"{rows + nulls:,}", ", ".join(notes))
     table.add_row("rows out", f"{sum(progress.rows_out.values()):,}", "")
     table.add_section()
     _add_results(table, progress, ended)
@@ -226,16 +247,17 @@ def summary(
     rows = sum(int(part.totals["flushed_rows"]) for part in progress.partitions)
     spilled = f"{rows:,} rows" if rows else "everything stayed in memory"
     table.add_row("spilled to disk", format_bytes(progress.spilled_bytes), spilled)
-    table.add_row("time", f"{seconds:.1f} s", _count(progress.version + 1, "micro-batch", "es"))
+    _add_time(table, progress, seconds, before)
     return table
 
 
 def enrich_summary(
-    progress: "Progress", seconds: float, staging_seconds: float | None = None
+    progress: "Progress", seconds: float, staging_seconds: float | None = None, before: int = -1
 ) -> Table:
     """What a join of a stream with a table has done, from its state.
 
     staging_seconds: how long the table took to stage, if that is known.
+    before: as for `summary`.
     """
     table = _plain_table()
     out = progress.rows_out
@@ -261,8 +283,13 @@ def enrich_summary(
     table.add_section()
     if staging_seconds is not None:
         table.add_row("time to stage the table", f"{staging_seconds:.1f} s", "once")
-    table.add_row("time", f"{seconds:.1f} s", _count(progress.version + 1, "micro-batch", "es"))
+    _add_time(table, progress, seconds, before)
     return table
+
+
+def _add_time(table: Table, progress: "Progress", seconds: float, before: int) -> None:
+    count = _count(progress.version - before, "micro-batch", "es")
+    table.add_row("time", f"{seconds:.1f} s", count if before < 0 else f"{count} in this run")
 
 
 def _add_costs(table: Table, progress: "Progress") -> None:
@@ -327,11 +354,9 @@ def _add_memory(table: Table, progress: "Progress") -> None:
     for component in [*(c for c in COMPONENTS if c in peaks), *(set(peaks) - set(COMPONENTS))]:
         used = peaks[component]
         name = COMPONENTS.get(component, component)
-        table.add_row(f"memory: {name}", format_bytes(used), percent(used, budget))
-    at_worst = format_bytes(sum(peaks.values()))
-    table.add_row("memory: sum of these", at_worst, "each at its own worst moment")
+        table.add_row(f"memory: {name}, at most", format_bytes(used), percent(used, budget))
     table.add_row(
-        "[bold]memory: most at any time[/bold]", format_bytes(total), percent(total, budget)
+        "[bold]memory: all together, at most[/bold]", format_bytes(total), percent(total, budget)
     )
     limit = "unbounded" if budget is None else format_bytes(budget)
     identity = progress.identity

@@ -1,10 +1,7 @@
 """Looking at a query while it runs, until it ends or the user has had enough."""
 
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.live import Live
 
+from dovetail.cli.stopping import stop_request
 from dovetail.cli.views import Outlook, announce, live_line, live_view
 from dovetail.errors import StateError
 
@@ -43,20 +41,25 @@ def look(state: Path) -> "Progress | None":
         return None
 
 
-def watch(console: Console, watched: Watched) -> bool:
-    """Show a query's progress until it ends. Whether it ended by itself rather than by a signal.
+def watch(console: Console, watched: Watched) -> int | None:
+    """Show a query's progress until it ends. The signal that ended it; None: it did by itself.
 
     A query that failed raises its own exception here, once the screen has been tidied up.
     """
     display = _live if console.is_terminal else _lines
-    with _stop_signals() as stop:
-        display(console, watched, stop)
-        if stop.is_set():
+    with stop_request() as asked:
+        try:
+            display(console, watched, asked.event)
+            if asked.number is None:
+                watched.query.awaitTermination()
+                return None
             with announce(console, "Stopping"):
                 watched.query.stop()
-            return False
-    watched.query.awaitTermination()
-    return True
+        except Exception:
+            if asked.number is None:
+                raise
+            # the signal went to Spark, too; what is committed is safe
+    return asked.number
 
 
 def _live(console: Console, watched: Watched, stop: threading.Event) -> None:
@@ -81,24 +84,3 @@ def _lines(console: Console, watched: Watched, stop: threading.Event) -> None:
             console.print(live_line(seen, now - started), soft_wrap=True, markup=False)
             last = now
         stop.wait(POLL_S)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; a second one interrupts at once.
-
-    Spark's own handler would cancel the running jobs, and the query would fail rather than stop.
-    """
-    stop = threading.Event()
-
-    def handle(number: int, frame: object) -> None:  # noqa: ARG001  the shape of a handler
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

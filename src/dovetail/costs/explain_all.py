@@ -100,12 +100,12 @@ def _partitions(plan: PlannedJoinAll) -> list[str]:
         lines.append(f"  {share} by the {how}")
     if len(plan.grid.dimensions) == 1:
         return lines
-    copies = ", ".join(
-        f"{name} {plan.grid.copies(i):.3g}" for i, name in enumerate(plan.spec.names)
+    goes = ", ".join(
+        f"of {name} to {plan.grid.copies(i):.3g}" for i, name in enumerate(plan.spec.names)
     )
     return [
         *lines,
-        f"to how many of them a row goes: {copies}; each result comes about in one of them",
+        f"how many partitions a row goes to: one {goes}; each result comes about in one of them",
         plan.chosen_by,
     ]
 

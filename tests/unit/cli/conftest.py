@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def make_state(tmp_path: Path) -> MakeState:
         budget: int | None = SHARE,
         job: str = "join",
         shed: int = 0,
+        copies: Sequence[int] = (),
     ) -> Path:
         version = len(versions)
         versions.append(version)
@@ -62,7 +63,7 @@ def make_state(tmp_path: Path) -> MakeState:
         (root / IDENTITY).write_text(json.dumps(identity))
         for number in range(partitions):
             state = PartitionState(root, number)
-            _add_version(state, version, phase, produced, budget, job, shed)
+            _add_version(state, version, phase, produced, budget, job, shed, copies)
         return root
 
     return add
@@ -70,7 +71,7 @@ def make_state(tmp_path: Path) -> MakeState:
 
 def _add_version(
     state: PartitionState, version: int, phase: str, produced: str, budget: int | None, job: str,
-    shed: int,
+    shed: int, copies: Sequence[int],
 ) -> None:  # fmt: skip
     peaks = {"working": 187_500, "rows": 200_000, "input": 20_000, "catalogue": 5_000}
     if job == "enrich":
@@ -78,6 +79,7 @@ def _add_version(
     totals: dict[str, Any] = {
         **empty_totals(),
         "rows_in": [1000 * (version + 1), 1001],
+        "copies": list(copies),
         "rows_out": {"arriving": 700, "reactive": 200, "cleanup": 100},
         "flushed_rows": 1500,
         "flushed_bytes": 75_000,

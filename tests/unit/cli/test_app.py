@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException, StreamingQueryException
 from typer.testing import CliRunner
 
@@ -34,6 +34,15 @@ SQLSTATE: XXKST"""
 @pytest.fixture
 def runner() -> CliRunner:
     return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("command", ["run", "demo"])
+def test_help_when_asked_of_what_runs_a_query_then_tells_the_exit_codes(
+    command: str, runner: CliRunner
+) -> None:
+    said = " ".join(runner.invoke(app, [command, "--help"]).output.split())
+    for code in ("0 the", "2 a mistake", "130 stopped by Ctrl-C", "143 stopped by SIGTERM"):
+        assert code in said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -131,13 +140,30 @@ def test_failure_when_a_task_failed_with_a_dovetail_error_then_is_that_message()
             "Spark says: stopped",
         ),
         (PermissionError(13, "Permission denied", "/x"), "the operating system refuses: "),
+        (Py4JNetworkError("Answer from Java side is empty"), "Spark's Java process is gone: "),
+        (Py4JError("An error occurred while calling o7.isActive"), "Spark's Java process is gone"),
+        (Py4JError("calling o7.x. Trace:\npy4j.Py4JException: no x"), "Spark says: calling o7.x."),
+        (ConnectionRefusedError(111, "Connection refused"), "Spark's Java process is gone: "),
     ],
-    ids=["state", "memory", "analysis", "java", "system"],
+    ids=["state", "memory", "analysis", "java", "system", "gone", "call", "method", "connection"],
 )
 def test_failure_when_a_user_can_act_then_says_what_was_wrong(
     error: Exception, message: str
 ) -> None:
     assert (failure(error) or "").startswith(message)
+
+
+def test_failure_when_the_error_asks_a_jvm_that_is_gone_then_says_what_is_known() -> None:
+    class Asking(StreamingQueryException):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    Asking.__module__ = StreamingQueryException.__module__
+    error = Asking("m")
+    error._desc = STREAM_FAILED
+    assert failure(error) == "rows of 3.6 KB do not fit: raise memory="
+    error._desc = None
+    assert failure(error) == "Spark says: Asking"
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), BrokenPipeError()])

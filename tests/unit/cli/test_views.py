@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
 
+import dovetail
 from dovetail.cli.views import (
+    COMPONENTS,
     Outlook,
     bar,
     costs_line,
@@ -22,7 +25,7 @@ from dovetail.cli.views import (
     sparkline,
     summary,
 )
-from dovetail.spark.metrics import progress
+from dovetail.spark.metrics import PartitionProgress, empty_totals, progress
 
 MakeState = Callable[..., Path]
 
@@ -49,19 +52,31 @@ def test_sparkline_when_values_vary_then_the_largest_is_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "produced", "phase"),
+    ("recorded", "pending", "produced", "phase"),
     [
-        ("arriving", {"arriving": 5}, "arriving"),
-        ("deferred", {"reactive": 5}, "reactive"),
-        ("deferred", {"reactive": 5, "cleanup": 1}, "cleanup"),
-        ("deferred", {}, "deferred"),
-        ("idle", {"cleanup": 5}, "idle"),
+        ("arriving", 7, {"arriving": 5}, "arriving"),
+        ("deferred", 7, {"reactive": 5}, "reactive"),
+        ("deferred", 7, {"reactive": 5, "cleanup": 1}, "cleanup"),
+        ("deferred", 7, {}, "deferred"),
+        ("idle", 0, {"cleanup": 5}, "caught up"),
+        ("arriving", 0, {"deferred": 5}, "caught up"),
     ],
 )
 def test_phase_when_work_was_deferred_then_is_told_by_what_it_produced(
-    recorded: str, produced: dict[str, int], phase: str
+    recorded: str, pending: int, produced: dict[str, int], phase: str
 ) -> None:
-    assert phase_of(recorded, {"rows_out": produced}) == phase
+    part = PartitionProgress(0, 1, pending, recorded, empty_totals())
+    assert phase_of(part, {"rows_out": produced}) == phase
+
+
+def test_components_when_memory_is_reserved_for_them_then_have_a_name_in_plain_words() -> None:
+    source = Path(dovetail.__file__).parent
+    folders = ("twoway", "multiway", "semistream", "spark")
+    text = "".join(p.read_text() for name in folders for p in (source / name).rglob("*.py"))
+    pattern = r'(?:budget, |reserve\(|^COMPONENT = )"([a-z ]+)"'
+    found = set(re.findall(pattern, text, re.MULTILINE))
+    assert {"rows", "outer", "frequencies", "working"} <= found
+    assert found <= set(COMPONENTS), "what a user would not understand"
 
 
 def test_overall_phase_when_partitions_differ_then_counts_those_that_stepped_last(
@@ -73,7 +88,7 @@ def test_overall_phase_when_partitions_differ_then_counts_those_that_stepped_las
     assert overall_phase(seen, last_records(seen)) == "reactive"
     state = make_state("idle")
     seen = progress(state)
-    assert overall_phase(seen, last_records(seen)) == "idle"
+    assert overall_phase(seen, last_records(seen)) == "caught up"
 
 
 def test_live_view_when_rows_arrive_then_shows_them_against_what_is_expected(
@@ -117,12 +132,11 @@ def test_summary_when_the_inputs_have_ended_then_adds_up(make_state: MakeState) 
         "results after the inputs ended 600 30.0 %",
         "reactive 400 20.0 %",
         "cleanup 200 10.0 %",
-        "memory: rows and their index 400.0 KB 40.0 %",
-        "memory: working space 375.0 KB 37.5 %",
-        "memory: input batch 40.0 KB 4.0 %",
-        "memory: list of blocks on disk 10.0 KB 1.0 %",
-        "memory: sum of these 825.0 KB each at its own worst moment",
-        "memory: most at any time 800.0 KB 80.0 %",
+        "memory: rows and their index, at most 400.0 KB 40.0 %",
+        "memory: working space, at most 375.0 KB 37.5 %",
+        "memory: input batch, at most 40.0 KB 4.0 %",
+        "memory: list of blocks on disk, at most 10.0 KB 1.0 %",
+        "memory: all together, at most 800.0 KB 80.0 %",
         "budget 1.0 MB over 2 partitions",
         "spilled to disk 150.0 KB 3,000 rows",
         "time 30.0 s 1 micro-batch",
@@ -137,6 +151,25 @@ def test_summary_when_the_query_was_stopped_then_does_not_claim_an_end(
     assert "budget unbounded over 2 partitions" in lines
 
 
+def test_summary_when_rows_went_to_several_partitions_then_copies_are_counted_apart(
+    make_state: MakeState,
+) -> None:
+    lines = drawn(summary(progress(make_state(copies=[0, 301])), 3.0, keyless=(7, 0)))
+    assert lines[0] == "rows in, left 2,007 7 with a null key, which matches nothing"
+    assert lines[1] == "rows in, right 1,400 and 602 copies for more partitions"
+
+
+def test_summary_when_a_query_went_on_then_has_the_micro_batches_of_this_run(
+    make_state: MakeState,
+) -> None:
+    make_state()
+    state = make_state("idle")
+    assert (
+        drawn(summary(progress(state), 3.0, before=0))[-1] == "time 3.0 s 1 micro-batch in this run"
+    )
+    assert drawn(summary(progress(state), 3.0))[-1] == "time 3.0 s 2 micro-batches"
+
+
 def test_enrich_summary_when_printed_then_tells_staging_apart(make_state: MakeState) -> None:
     lines = drawn(enrich_summary(progress(make_state("idle", job="enrich")), 12.34, 5.6))
     assert lines == [
@@ -149,12 +182,11 @@ def test_enrich_summary_when_printed_then_tells_staging_apart(make_state: MakeSt
         "could take, joining alone 4,000 rows/s predicted: 5,000 rows/s",
         "longest wait of a row 0 s predicted: 0.5 s",
         "read for a row 1.0 KB a row predicted: 800 B a row",
-        "memory: cached table rows 360.0 KB 36.0 %",
-        "memory: waiting rows 400.0 KB 40.0 %",
-        "memory: working space 250.0 KB 25.0 %",
-        "memory: input batch 40.0 KB 4.0 %",
-        "memory: sum of these 1.1 MB each at its own worst moment",
-        "memory: most at any time 800.0 KB 80.0 %",
+        "memory: cached table rows, at most 360.0 KB 36.0 %",
+        "memory: waiting rows, at most 400.0 KB 40.0 %",
+        "memory: working space, at most 250.0 KB 25.0 %",
+        "memory: input batch, at most 40.0 KB 4.0 %",
+        "memory: all together, at most 800.0 KB 80.0 %",
         "budget 1.0 MB over 2 partitions",
         "time to stage the table 5.6 s once",
         "time 12.3 s 1 micro-batch",
@@ -171,7 +203,7 @@ def test_live_views_when_a_stream_is_enriched_then_have_one_input_and_no_spillin
     lines = drawn(live_view(seen, Outlook(12.4, (4000, 0), 2468)))
     assert lines[1].startswith("rows in 2,000 █")
     assert lines[1].endswith("50 %")
-    assert lines[2] == "rows out 2,000 1,500 arriving, 500 deferred"
+    assert lines[2] == "rows out 2,000 75.0 % as rows came in, 25.0 % after that"
     assert not any(line.startswith("spilled") for line in lines)
     assert "2,000 rows in" in str(seen)
 

@@ -53,7 +53,8 @@ def test_watch_when_a_query_ends_then_has_shown_its_progress(
     terminal: bool, make_state: MakeState, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console = Console(width=120, force_terminal=terminal)
-    assert watch(console, Watched(FakeQuery(3), make_state(), (4000, 4004)))  # type: ignore[arg-type]
+    query: Any = FakeQuery(3)
+    assert watch(console, Watched(query, make_state(), (4000, 4004))) is None
     shown = capsys.readouterr().out
     assert "2,000 + 2,002" in shown
     assert ("\x1b" in shown) == terminal
@@ -76,10 +77,22 @@ def test_watch_when_a_signal_comes_then_stops_the_query_and_says_so(
     query: Any = FakeQuery(1000, on_look=lambda: os.kill(os.getpid(), number))
     query_once = query.on_look
     query.on_look = lambda: (query_once(), setattr(query, "on_look", None))
-    assert not watch(Console(force_terminal=False), Watched(query, make_state()))
+    assert watch(Console(force_terminal=False), Watched(query, make_state())) == number
     assert query.stopped
     assert "Stopping" in capsys.readouterr().out
     assert signal.getsignal(number) is before
+
+
+def test_watch_when_a_signal_ends_spark_as_well_then_its_errors_are_not_told(
+    make_state: MakeState, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    query: Any = FakeQuery(1000, on_look=die)
+    assert watch(Console(force_terminal=False), Watched(query, make_state())) == signal.SIGTERM
+    capsys.readouterr()
 
 
 def test_look_when_there_is_nothing_to_see_then_is_none(tmp_path: Path) -> None:

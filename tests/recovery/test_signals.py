@@ -89,6 +89,10 @@ def starting(command: Command) -> bool:
     return "Starting Spark" in command.out.read_text()
 
 
+def planning(command: Command) -> bool:
+    return "Planning the join" in command.out.read_text()
+
+
 def planned(command: Command) -> bool:
     return "State is kept in" in command.out.read_text()
 
@@ -97,8 +101,17 @@ def running(command: Command) -> bool:
     return any(command.state.glob("p*/v*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", [starting, planned, running])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        (starting, signal.SIGINT),
+        (starting, signal.SIGTERM),
+        (planning, signal.SIGTERM),
+        (planned, signal.SIGINT),
+        (running, signal.SIGINT),
+        (running, signal.SIGTERM),
+    ],
+)
 def test_run_when_a_signal_comes_then_ends_in_one_line_with_its_exit_code(
     moment: Callable[[Command], bool], number: signal.Signals, job: Path
 ) -> None:
@@ -114,7 +127,7 @@ def test_run_when_a_signal_comes_then_ends_in_one_line_with_its_exit_code(
     assert code == 128 + number, about
     first = " before the first micro-batch of this run ended"
     again = "Run it again to go on from here."
-    if moment is starting:
+    if moment in (starting, planning):
         assert said == "Stopped.\n", about
     elif moment is running:
         assert said == f"Stopped. {again}\n", about

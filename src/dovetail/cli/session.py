@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,9 @@ def spark_session(
         try:
             yield session
         finally:
-            with contextlib.suppress(Exception):  # of a JVM that is gone: say why it went instead
+            # of a JVM that is gone: say why it went instead
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 session.stop()
     except Exception as error:
         # what Dovetail says is clear without Spark's messages, unless it is about Spark itself

@@ -6,7 +6,6 @@ back from a Spark task wrapped in Spark's, and for Spark's own complaints. Anyth
 and keeps its traceback.
 """
 
-import os
 import sys
 import traceback
 from typing import Annotated, Any
@@ -133,8 +132,6 @@ _LOADED = {"site": _site, "bench": _bench}
 
 def main() -> None:
     """What the installed command `dovetail` calls."""
-    # Spark would start its workers with the first python3 on the PATH, which may be another one
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a bar is no reason to fail on an ASCII terminal

@@ -141,25 +141,36 @@ def check_library(name: str) -> Check:
 
 
 def check_worker_python() -> Check:
-    """The Python that Spark starts its workers with is like this one, and has Arrow.
+    """The Python that a local session of the user starts its workers with can run a join.
 
-    That is PYSPARK_PYTHON or else, even inside a virtual environment that is not activated, the
-    first `python3` on PATH.
+    That is PYSPARK_PYTHON if it is set, and else this very Python: Dovetail sees to that on a local
+    master, where Spark by itself would take the first `python3` on PATH.
     """
     name = "Spark worker Python"
-    remedy = f"Set PYSPARK_PYTHON to {sys.executable}."
-    chosen = os.environ.get("PYSPARK_PYTHON") or "python3"
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen is None:
+        detail = (
+            f"{sys.executable}, on this machine; PYSPARK_PYTHON is not set, so on a cluster each "
+            "node's python3 has to have Dovetail"
+        )
+        return Check(name, True, detail, "")
+    remedy = (
+        f"Unset PYSPARK_PYTHON, or set it to {sys.executable} or to another Python of this version "
+        "that Dovetail is installed in."
+    )
+    needed = ("dovetail", "pyarrow", "pyspark")
     ask = (
-        "import sys, importlib.util as u; print('%d.%d' % sys.version_info[:2],"
-        " 'with' if u.find_spec('pyarrow') else 'without', 'pyarrow')"
+        "import sys, importlib.util as u; print('%d.%d' % sys.version_info[:2], 'without',"
+        f" *[n for n in {needed} if not u.find_spec(n)] or ['nothing'])"
     )
     try:
         says = _shortened(_run([chosen, "-c", ask]))
     except (OSError, subprocess.SubprocessError) as error:
         return Check(name, False, f"{chosen} does not run ({error})", remedy)
     here = _dotted(sys.version_info[:2])
-    ok = says.endswith(f"{here} with pyarrow")
-    return _judge(name, ok, f"{chosen} is {says}; the driver's is {here}", remedy)
+    ok = says.endswith(f"{here} without nothing")
+    found = f"{here} with {', '.join(needed)}" if ok else says
+    return _judge(name, ok, f"{chosen} is {found}; the driver's is {here}", remedy)
 
 
 # --- disk ---------------------------------------------------------------------------------------

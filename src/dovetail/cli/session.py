@@ -79,6 +79,8 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
 
     from dovetail.spark.session import local_session
 
+    # Spark would start its workers with the first python3 on the PATH, which may be another one
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         return local_session(name, **{"spark.master": master, **conf})
     builder = SparkSession.builder.master(master).appName(name)

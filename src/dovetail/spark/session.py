@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
@@ -65,10 +66,24 @@ def check_session(session: SparkSession) -> int:
             "with .master(...) instead of .remote(...))"
         ) from None
     if (context.master or "").startswith("local"):
+        choose_worker_python(context)
         problem = _worker_problem(context.pythonExec)
         if problem:
             raise EnvironmentProblemError(problem)
     return int(context.defaultParallelism)
+
+
+def choose_worker_python(context: SparkContext) -> None:
+    """Let the workers of a local session run on this Python, unless the user chose another.
+
+    Without a choice Spark takes the first `python3` on the PATH, which is another one where a
+    virtual environment is used by its path. Functions and data sources take over what is set here
+    when they are made. `spark.pyspark.python` counts as a choice, though Spark itself heeds it
+    only where spark-submit starts the program.
+    """
+    if "PYSPARK_PYTHON" in os.environ or not (context.master or "").startswith("local"):
+        return
+    context.pythonExec = context.getConf().get("spark.pyspark.python") or sys.executable
 
 
 @functools.cache

@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 from dovetail.errors import ArgumentError, SiteAccessError, SiteRefusedError, SiteUnavailableError
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import SiteClient
+from dovetail.spark.session import choose_worker_python
 from dovetail.spark.site_columns import result_rows, result_type
 from dovetail.spark.sources import register_once
 from dovetail.spark.worker_errors import plain_errors, with_plain_errors
@@ -46,6 +47,7 @@ T = TypeVar("T")
 
 def register(session: SparkSession) -> None:
     """Let a session know the format."""
+    choose_worker_python(session.sparkContext)
     register_once(session, SiteSource)
 
 

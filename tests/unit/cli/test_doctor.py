@@ -195,19 +195,44 @@ def test_check_worker_python_when_it_is_this_one_then_passes(
     assert doctor.check_worker_python().ok
 
 
-@pytest.mark.parametrize("answer", ["2.7 with pyarrow", "{here} without pyarrow", ""])
-def test_check_worker_python_when_it_differs_then_names_this_one(
+@pytest.mark.parametrize(
+    "answer", ["2.7 without nothing", "{here} without pyarrow", "{here} without dovetail", ""]
+)
+def test_check_worker_python_when_the_chosen_one_does_not_fit_then_names_this_one(
     answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "python3"
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     other.write_text(f"#!/bin/sh\necho '{answer.format(here=here)}'\n")
     other.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    check = doctor.check_worker_python()
+    assert not check.ok
+    assert answer.format(here=here) in check.detail
+    assert sys.executable in check.remedy
+
+
+def test_check_worker_python_when_none_is_chosen_then_it_is_this_one_whatever_python3_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     check = doctor.check_worker_python()
+    assert check.ok
+    assert sys.executable in check.detail
+    assert "not set" in check.detail
+
+
+def test_check_worker_python_when_it_lacks_what_is_needed_then_says_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bare"  # this Python without its packages
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
+    check = doctor.check_worker_python()
     assert not check.ok
-    assert sys.executable in check.remedy
+    assert "without dovetail pyarrow pyspark" in check.detail
 
 
 def test_check_worker_python_when_it_is_missing_then_fails(

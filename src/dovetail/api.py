@@ -45,7 +45,8 @@ def join(
     on: a column name, a list of names, or pairs `("left_column", "right_column")`. A name used on
         both sides appears once in the output.
     within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. A
-        timedelta for dates and timestamps; a bare number means days or seconds.
+        timedelta for dates and timestamps; a bare number means days or seconds. Both keys are in
+        the output; of one name `k`, as `left_k` and `right_k`.
     memory: the join's whole budget over all partitions, `"64MB"` or bytes; None is unbounded.
     state: the directory of the join's state, beside the query's checkpoint and reachable from
         every executor. Default: `<spark.sql.streaming.checkpointLocation>/dovetail/<name>`. A

@@ -1,6 +1,7 @@
 """The band join gives what Spark gives for `abs(left - right) <= within`."""
 
 import datetime as dt
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from pyspark.sql import functions as F
 
 import dovetail
+from dovetail import errors
 from dovetail.spark.bands import band_partitions
+from dovetail.spark.state import IDENTITY
 
 pytestmark = pytest.mark.spark
 
@@ -95,16 +98,41 @@ def test_band_join_when_key_has_a_distance_then_equals_spark(bench: Any, kind: s
     bench.check(f"within={within!r} on {kind}, seed {SEED}", expected)
 
 
-def test_band_join_when_key_shares_its_name_then_keeps_the_left_value(
+def test_band_join_when_key_shares_its_name_then_keeps_both_by_the_name_of_their_side(
     bench: Any, same_rows: Any
 ) -> None:
     for number, side in enumerate(("left", "right")):
         bench.write(side, pa.table({"k": numbers(SEED + number, 2000), f"{side}_id": range(ROWS)}))
     left, right = bench.batch("left"), bench.batch("right")
     joined = dovetail.join(left, right, on="k", within=2)
-    expected = left.join(right.withColumnRenamed("k", "k2"), F.expr("abs(k - k2) <= 2")).drop("k2")
-    assert joined.columns == ["k", "left_id", "right_id"]
+    assert joined.columns == ["left_k", "left_id", "right_k", "right_id"]
+    expected = left.withColumnRenamed("k", "left_k").join(
+        right.withColumnRenamed("k", "right_k"), F.expr("abs(left_k - right_k) <= 2")
+    )
     same_rows(joined, expected, f"band join on one name, seed {SEED}")
+
+
+def test_band_join_when_a_column_has_the_name_that_a_key_would_get_then_is_refused(
+    spark: Any,
+) -> None:
+    left, right = spark.sql("SELECT 1 k, 2 x"), spark.sql("SELECT 1 k, 2 LEFT_K")
+    with pytest.raises(errors.ColumnClashError, match="'LEFT_K'") as refused:
+        dovetail.join(left, right, on="k", within=2)
+    assert "withColumnRenamed" in str(refused.value)
+
+
+def test_band_join_when_its_state_is_of_before_both_keys_were_kept_then_is_refused(
+    bench: Any,
+) -> None:
+    for number, side in enumerate(("left", "right")):
+        bench.write(side, pa.table({"k": numbers(SEED + number, 20), f"{side}_id": range(ROWS)}))
+    bench.run(bench.join(on="k", within=2))
+    path = bench.state / IDENTITY
+    identity = json.loads(path.read_text())
+    del identity["output"]  # as state of such joins was written when one key was dropped
+    path.write_text(json.dumps(identity))
+    with pytest.raises(errors.StateMismatchError, match="output=None, but now output="):
+        bench.join(on="k", within=2)
 
 
 def test_band_join_when_memory_is_given_then_spills_and_stays_within_it(bench: Any) -> None:

@@ -190,4 +190,4 @@ def _packed(left: "DataFrame", right: "DataFrame", options: Options) -> "DataFra
     left = left.withColumn(_AT, F.expr(packed("left_ts")))
     right = right.withColumn(_AT, F.expr(packed("right_ts"))).drop(KEY)
     joined = join(left, right, on=_AT, within=REACH, partitions=PARTITIONS, **options)
-    return joined.drop(_AT)
+    return joined.drop(f"left_{_AT}", f"right_{_AT}")

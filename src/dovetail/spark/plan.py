@@ -178,10 +178,10 @@ def _shuffle_band(
 
 def _output_schema(spec: JoinSpec, left: StructType, right: StructType) -> StructType:
     """The Spark types of the output, nested metadata and all, from the inputs' own schemas."""
-    names = set(spec.twoway.layout.schema.names[len(left.fields) :])
-    fields = [*left.fields, *(field for field in right.fields if field.name in names)]
+    layout = spec.twoway.layout
+    fields = [*left.fields, *(right.fields[index] for index in layout.right_columns)]
     keys = {*spec.twoway.left_keys, *spec.twoway.right_keys}
     schema = StructType()
-    for field in fields:
-        schema.add(field.name, field.dataType, nullable=field.nullable and field.name not in keys)
+    for name, field in zip(layout.schema.names, fields, strict=True):
+        schema.add(name, field.dataType, nullable=field.nullable and field.name not in keys)
     return schema

@@ -114,6 +114,20 @@ def check_clashes(
         )
 
 
+def check_output(schema: pa.Schema) -> None:
+    """Refuse a result in which the name that a key of a band gets is also another column's."""
+    seen: set[str] = set()
+    for name in schema.names:
+        if name.lower() in seen:
+            raise ColumnClashError(
+                f"two columns of the result would be named {name!r}: the keys of a band that share "
+                "their name get that of their side in front; rename a key, for example "
+                "right.withColumnRenamed('key', 'other_key') with on=('key', 'other_key'), or the "
+                "other column"
+            )
+        seen.add(name.lower())
+
+
 def checked_partitions(asked: Any, default: int) -> int:
     """As many as were asked for, or else the default."""
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):

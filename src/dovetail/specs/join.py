@@ -15,6 +15,7 @@ from dovetail.kernel.protocol import Context, Operator, Snapshot
 from dovetail.specs.arguments import (
     On,
     check_clashes,
+    check_output,
     checked_memory,
     checked_partitions,
     checked_slice_ms,
@@ -59,7 +60,13 @@ class JoinSpec(JobSpec):
             "within": None if self.twoway.within is None else repr(self.twoway.within),
             "left": describe(self.twoway.left),
             "right": describe(self.twoway.right),
+            # once, one key was dropped: results of such a join must not be taken for these
+            **({"output": self.output.names} if self._band_of_one_name else {}),
         }
+
+    @property
+    def _band_of_one_name(self) -> bool:
+        return self.twoway.within is not None and bool(self.twoway.shared)
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ def join_spec(
     algorithm = choose(options.algorithm, within)
     partitions = checked_partitions(options.partitions, default_partitions)
     twoway = TwoWaySpec(left, right, left_keys, right_keys, within)
+    check_output(twoway.layout.schema)
     KeyCodec(twoway.codec.types)  # refuses key types that cannot be joined on
     return JoinSpec(
         twoway=twoway,

@@ -61,10 +61,24 @@ class TwoWaySpec:
         return KeyCodec(types, self.within)
 
     @cached_property
+    def shared(self) -> tuple[str, ...]:
+        """The keys that have one name on both sides."""
+        return tuple(a for a, b in zip(self.left_keys, self.right_keys, strict=True) if a == b)
+
+    @cached_property
     def layout(self) -> OutputLayout:
-        """A key of one name on both sides appears once, with the left side's value."""
-        shared = {a for a, b in zip(self.left_keys, self.right_keys, strict=True) if a == b}
-        right = tuple(i for i, name in enumerate(self.right.names) if name not in shared)
+        """A key of one name on both sides appears once, with the left side's value.
+
+        The two of a band are two values: both are there, named for their sides.
+        """
+        if self.within is not None:
+            fields = [
+                field.with_name(f"{side}_{field.name}") if field.name in self.shared else field
+                for side, schema in zip(SIDE_NAMES, self.schemas, strict=True)
+                for field in schema
+            ]
+            return OutputLayout(pa.schema(fields), tuple(range(len(self.right))))
+        right = tuple(i for i, name in enumerate(self.right.names) if name not in self.shared)
         fields = [*self.left, *(self.right.field(index) for index in right)]
         return OutputLayout(pa.schema(fields), right)
 

@@ -47,7 +47,8 @@ def join(
     within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. A
         timedelta for dates and timestamps; a bare number means days or seconds. Both keys are in
         the output; of one name `k`, as `left_k` and `right_k`.
-    memory: the join's whole budget over all partitions, `"64MB"` or bytes; None is unbounded.
+    memory: the join's whole budget over all partitions; None is unbounded. A number of bytes, or a
+        size as Spark writes it, where 1 KB is 1024 bytes: `"64MB"`, `"64m"`.
     state: the directory of the join's state, beside the query's checkpoint and reachable from
         every executor. Default: `<spark.sql.streaming.checkpointLocation>/dovetail/<name>`. A
         batch join keeps none.
@@ -160,7 +161,8 @@ def enrich(
     how: `"inner"`, `"left"` (rows without a match have nulls), `"semi"` (rows with a match) or
         `"anti"` (rows without: what the table does not know yet). A row with a null in its key
         matches nothing.
-    memory: the whole budget over all partitions, `"64MB"` or bytes; None is unbounded.
+    memory: the whole budget over all partitions, `"64MB"` or bytes, as for `join`; None is
+        unbounded.
     state: the directory of the staged table and the state, beside the query's checkpoint and
         reachable from every executor.
     algorithm: `"auto"` (by the cost models, once for a state directory; `explain_enrich` says
@@ -282,7 +284,7 @@ def explain_enrich(
     """What `enrich` would do with the same arguments, and what each algorithm is predicted to do.
 
     Memory, rows a second, longest wait and bytes read for a row come from cost models and a
-    measurement of this machine, which takes about two seconds and a temporary file of 32 MiB where
+    measurement of this machine, which takes about two seconds and a temporary file of 32 MB where
     `state` is. Nothing is staged or started.
 
     samples: some rows of stream and table, to learn how wide rows are; else their types tell.

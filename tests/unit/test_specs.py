@@ -48,7 +48,10 @@ def spec(left: pa.Schema = LEFT, right: pa.Schema = RIGHT, **arguments: Any) -> 
         ({"how": "left"}, errors.ArgumentError, ["'left'", "inner"]),
         ({"memory": "lots"}, errors.ArgumentError, ["memory=", "'lots'", "64MB"]),
         ({"memory": 1.5}, errors.ArgumentError, ["memory=", "1.5"]),
-        ({"memory": "100KB"}, errors.MemoryBudgetError, ["100KB", "256KiB", "partitions="]),
+        ({"memory": "100KB"}, errors.MemoryBudgetError, ["100KB", "256.0 KB", "partitions="]),
+        ({"memory": 64}, errors.MemoryBudgetError, ["is 64 bytes, which is too small", "unit"]),
+        ({"memory": "-64MB"}, errors.ArgumentError, ["memory=", "negative", "'-64MB'"]),
+        ({"memory": -1}, errors.ArgumentError, ["memory=", "negative", "'64MB'"]),
         ({"partitions": 0}, errors.ArgumentError, ["partitions=0"]),
         ({"partitions": True}, errors.ArgumentError, ["partitions=True"]),
         ({"slice_ms": 0}, errors.ArgumentError, ["slice_ms=0"]),
@@ -103,7 +106,7 @@ def test_key_when_letter_case_differs_then_is_found() -> None:
 
 
 def test_budget_when_split_then_partitions_share_it_evenly() -> None:
-    assert spec(memory="64MB").partition_bytes == 16_000_000
+    assert spec(memory="64MB").partition_bytes == 16 << 20
     assert spec(memory=4 * MIN_BUDGET_BYTES).partition_bytes == MIN_BUDGET_BYTES
     assert spec().partition_bytes is None
 

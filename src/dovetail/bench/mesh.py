@@ -14,7 +14,7 @@ Clocks. `disk`, `object-store`, `ssd` and `ssd-32` are virtual seconds under a s
 counted reads: see `semistream_runs`. `here` is the wall time of this machine, where all that is
 read is in the page cache of the system.
 
-Index nested loops read, and keep in their pool, leaves of 8 KiB as those of a database, and have
+Index nested loops read, and keep in their pool, leaves of 8 KB as those of a database, and have
 the index of them besides their memory, as in the paper. They come in two ways. `inl` takes one row
 after the other, as the paper's. `inl-batched` takes as many rows as its working memory has room
 for, sorts them, and reads a leaf once for all of them; `here` is measured for this one, which is
@@ -320,7 +320,7 @@ def _scale(config: Config) -> dict[str, Any]:
         "row_bytes": f"{STREAM_ROW_BYTES} in the stream, {TABLE_ROW_BYTES} in the table",
         "waiting_row_bytes": _WINDOW_ROW_BYTES,
         "scan": f"{LOOPS} iterations; the second scan counts",
-        "index nested loops": "leaves of 8 KiB; their index, 8 bytes a leaf, is not counted",
+        "index nested loops": "leaves of 8 KB; their index, 8 bytes a leaf, is not counted",
     }
 
 

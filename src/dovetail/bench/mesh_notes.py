@@ -57,7 +57,7 @@ def beside_the_disk(
 
 
 def as_the_paper_counts(rows: int, memory: int) -> dict[str, float | None]:
-    """Rates by the cost models with the papers' bytes: whole pages of 8 KiB, 24 a waiting row."""
+    """Rates by the cost models with the papers' bytes: whole pages of 8 KB, 24 a waiting row."""
     workload = Workload(
         table_rows=rows,
         table_row_bytes=TABLE_ROW_BYTES,

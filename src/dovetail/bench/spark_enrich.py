@@ -205,7 +205,7 @@ class _Table:
         path = directory / "table.parquet"
         reporter.begin(f"making a table of {rows:,} rows")
         nbytes = write_table(path, rows, keys, np.random.default_rng(config.seed))
-        reporter.end(f"a table of {rows:,} rows, {nbytes >> 20:,} MiB")
+        reporter.end(f"a table of {rows:,} rows, {nbytes >> 20:,} MB")
         # a file of its own, or Spark would serve every plan that reads the table from its cache
         twin = directory / "cached.parquet"
         twin.hardlink_to(path)

@@ -180,7 +180,7 @@ def check_disk_space(state: Path) -> Check:
     """The file system that `state` is on, or would be on, has some room left."""
     name = "Free disk space"
     remedy = (
-        f"Free at least {LEAST_FREE_BYTES >> 20} MiB, or name a state directory on another disk:"
+        f"Free at least {LEAST_FREE_BYTES >> 20} MB, or name a state directory on another disk:"
         " rows beyond the memory budget go there."
     )
     try:
@@ -188,7 +188,7 @@ def check_disk_space(state: Path) -> Check:
         free_bytes = shutil.disk_usage(base).free
     except OSError as error:
         return Check(name, False, f"cannot be told for {state} ({error})", remedy)
-    detail = f"{free_bytes / (1 << 30):.1f} GiB at {base}"
+    detail = f"{free_bytes / (1 << 30):.1f} GB at {base}"
     return _judge(name, free_bytes >= LEAST_FREE_BYTES, detail, remedy)
 
 

@@ -28,7 +28,7 @@ _WHY = {
     "ssbj": "scans the table in a circle, behind a cache of the values that pay for their room",
     "ameshjoin": "scans the table in a circle, with batches and reads of the best sizes",
     "meshjoin": "scans the table in a circle, with batches and reads of fixed sizes",
-    "inl": "reads the leaf of each row, about 8 KiB, unless it is in a pool of leaves",
+    "inl": "reads the leaf of each row, about 8 KB, unless it is in a pool of leaves",
 }
 
 _KEPT = {
@@ -130,7 +130,9 @@ def _memory(plan: PlannedEnrich) -> list[str]:
     if plan.memory_bytes is None:
         return ["unbounded"]
     size = plan.table.rows * plan.table.row_bytes
-    part = f", {100 * plan.memory_bytes / size:.1f} % of the table" if size else ""
+    part = f", {100 * plan.memory_bytes / max(1, size):.1f} % of the table"
+    if plan.memory_bytes >= size:
+        part = ", as much as the table takes or more"
     share = plan.memory_bytes // plan.partitions
     return [
         f"{format_bytes(plan.memory_bytes)} in all{part}, {format_bytes(share)} for each partition",

@@ -5,7 +5,7 @@ page is read from where the table lies, with a seek, or found in a cache of the 
 which is the best that any cache can do for a stream whose rows are independent of each other. The
 index itself is taken to be in memory and is not counted.
 
-A page here is what the index points to and the cache keeps: of our own joins a leaf, about 8 KiB of
+A page here is what the index points to and the cache keeps: of our own joins a leaf, about 8 KB of
 a staged page (`semistream.leaves`). They take `batch_rows` rows at a time and need a page once for
 all of them: a page with the probability p is needed by a batch of n with 1 - (1 - p)^n. And they
 settle the rows of `pages_at_once` pages together, for which they open every one of `chunks` that

@@ -81,7 +81,7 @@ def profile(name: str) -> Storage | None:
 
 
 def measure_storage(directory: str | os.PathLike[str]) -> Storage:
-    """Measure the folder's storage in about a second, with a temporary file of 32 MiB.
+    """Measure the folder's storage in about a second, with a temporary file of 32 MB.
 
     The file is gone afterwards, also on failure. Raises `StorageError` if the system refuses.
     """
@@ -103,7 +103,7 @@ def measure_storage(directory: str | os.PathLike[str]) -> Storage:
     except OSError as error:
         raise StorageError(
             f"cannot measure the storage of {Path(directory)}: {error}; name a folder that can be "
-            f"written to, with {_FILE_BYTES >> 20} MiB to spare"
+            f"written to, with {_FILE_BYTES >> 20} MB to spare"
         ) from error
     return Storage(
         THIS_MACHINE,

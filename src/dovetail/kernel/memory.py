@@ -131,39 +131,45 @@ class Reservation:
             self.shrink(self.nbytes - nbytes)
 
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+_FACTORS = {"": 1, "B": 1}
+for _power, _unit in enumerate(_UNITS[1:], 1):
+    _FACTORS |= dict.fromkeys((_unit[0], _unit, f"{_unit[0]}IB"), 1 << 10 * _power)
+_EXAMPLE = "write for example '64MB', '64m' or, in bytes, 67108864"
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from `"64MB"`, `"1.5 GiB"` or a plain number. A bad text is a `ValueError`."""
+    """Bytes from `"64MB"`, `"64m"`, `"1.5 GiB"` or a plain number. A bad text is a `ValueError`.
+
+    Units are Spark's: each is 1024 times the one before, however it is spelled.
+    """
     if isinstance(text, bool) or not isinstance(text, (int, str)):
-        raise ValueError(f"not a size: {text!r}; write for example '64MB' or '1GiB'")
-    if isinstance(text, int):
-        return text
-    stripped = text.strip()
-    number = stripped.rstrip("BbKkMmGgTtIi ").strip()
+        raise ValueError(f"not a size: {text!r}; {_EXAMPLE}")
+    stripped = str(text).strip()
+    number = stripped.rstrip("BbKkMmGgTtPpIi ").strip()
     unit = stripped[len(number) :].strip().upper()
     try:
-        value = float(number) * _UNITS[unit]
+        value = (int(number) if number.isdecimal() else float(number)) * _FACTORS[unit]
     except (ValueError, KeyError):
-        raise ValueError(f"not a size: {text!r}; write for example '64MB' or '1GiB'") from None
-    if not 0 <= value < float(1 << 62):
-        raise ValueError(f"size out of range: {text!r}")
+        raise ValueError(f"not a size: {text!r}; {_EXAMPLE}") from None
+    if value < 0:
+        raise ValueError(f"a size cannot be negative: {text!r}; {_EXAMPLE}")
+    if not value < 1 << 62:
+        raise ValueError(f"size out of range: {text!r}; {_EXAMPLE}")
     return int(value)
 
 
 def format_bytes(nbytes: int) -> str:
-    """A size as people read it: `1.5 MB`."""
-    value = float(nbytes)
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(value) < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
+    """A size as people read it, in the units of `parse_bytes`: `1.5 MB`."""
+    value, unit = float(nbytes), 0
+    while abs(value) >= 1023.95 and unit < len(_UNITS) - 1:  # what would be printed as 1024.0
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{value:.0f} B"
 
 
 def format_at_least(nbytes: int) -> str:
     """A size as people read it that is no less: who asks for just that much has to get by."""
-    step = max(1, 1000 ** min(4, (len(str(nbytes)) - 1) // 3) // 10)
-    return format_bytes(-(-nbytes // step) * step)
+    unit = min(len(_UNITS) - 1, (max(nbytes, 1).bit_length() - 1) // 10)
+    if not unit:
+        return format_bytes(nbytes)
+    return f"{-(-nbytes * 10 // 1024**unit) / 10:.1f} {_UNITS[unit]}"

@@ -1,7 +1,7 @@
 """INL: index nested loops over the staged table, the classical rival.
 
 Source: section 5.1 of the MESHJOIN paper: each stream row probes a clustered index, behind a buffer
-pool of the same memory. Here the index is the fences of the leaves (see `leaves`), about 8 KiB of
+pool of the same memory. Here the index is the fences of the leaves (see `leaves`), about 8 KB of
 rows each, and the pool holds leaves, the least recently used of which goes first. Rows that come
 together and need the same leaf share the read, which the paper's row-at-a-time loop gets from its
 pool. Leaves that are in the pool have their turn first, and none that a batch has used goes for

@@ -1,11 +1,11 @@
 """Leaves: a staged table cut finer than its pages, for lookups of single rows.
 
 A page is made for scans. Who looks up one row reads less: a *leaf*, as many neighbouring rows as
-take about 8 KiB with their codes, as the leaves of a database's index do. A leaf is a range of
+take about 8 KB with their codes, as the leaves of a database's index do. A leaf is a range of
 positions, so no leaf is written anywhere; the first code of each, its fence, is found by one read
 of all codes, 8 bytes a row, when the index is made.
 
-The fences are an index in memory: 8 bytes for 8 KiB of table. Where that is more than it may take,
+The fences are an index in memory: 8 bytes for 8 KB of table. Where that is more than it may take,
 leaves are made larger, and at most a page, whose fences the table has anyway.
 
 Leaves that are needed together are fetched together, as a *lot*: their codes lie one after the

@@ -14,7 +14,7 @@ from dovetail.errors import (
     MemoryBudgetError,
     UnknownColumnError,
 )
-from dovetail.kernel.memory import parse_bytes
+from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 
 On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
@@ -145,10 +145,12 @@ def checked_memory(memory: str | int | None, partitions: int, least_each: int) -
         raise ArgumentError(f"memory=: {error}") from None
     least = least_each * partitions
     if total < least:
+        bare = not str(memory).strip()[-1:].isalpha()
         raise MemoryBudgetError(
-            f"memory={memory!r} is too small: {partitions} partition"
-            f"{'s need' if partitions > 1 else ' needs'} at least {least >> 10}KiB"
-            f" ({least_each >> 10}KiB each). Raise memory= or lower partitions=."
+            f"memory={memory!r} is{f' {total:,} bytes, which is' if bare else ''} too small: "
+            f"{partitions} partition{'s need' if partitions > 1 else ' needs'} at least "
+            f"{format_bytes(least)} ({format_bytes(least_each)} each). Raise memory= or lower "
+            f"partitions=.{' A number without a unit is in bytes.' if bare else ''}"
         )
     return total
 

@@ -20,7 +20,8 @@ from dovetail.spark.choosing import CHOSEN
 from dovetail.spark.metrics import append_record, empty_totals
 from dovetail.spark.state import FORMAT, IDENTITY, PartitionState, prepare
 
-SHARE = 500_000
+KB = 1024
+SHARE = 500 * KB
 RECORDED = Recorded(
     Choice("seek", "no other can do it here", Prediction("seek", 9e5, 5_000, 0.5, 900, 800)),
     Machine(MeshFactors(0, 0, 0, 0, 0), DISK_7200, cores=2),
@@ -73,17 +74,17 @@ def _add_version(
     state: PartitionState, version: int, phase: str, produced: str, budget: int | None, job: str,
     shed: int, copies: Sequence[int],
 ) -> None:  # fmt: skip
-    peaks = {"working": 187_500, "rows": 200_000, "input": 20_000, "catalogue": 5_000}
+    peaks = {"working": 187 * KB + 512, "rows": 200 * KB, "input": 20 * KB, "catalogue": 5 * KB}
     if job == "enrich":
-        peaks = {"working": 125_000, "cache": 180_000, "window": 200_000, "input": 20_000}
+        peaks = {"working": 125 * KB, "cache": 180 * KB, "window": 200 * KB, "input": 20 * KB}
     totals: dict[str, Any] = {
         **empty_totals(),
         "rows_in": [1000 * (version + 1), 1001],
         "copies": list(copies),
         "rows_out": {"arriving": 700, "reactive": 200, "cleanup": 100},
         "flushed_rows": 1500,
-        "flushed_bytes": 75_000,
-        "memory_peak": {**peaks, "total": 400_000},
+        "flushed_bytes": 75 * KB,
+        "memory_peak": {**peaks, "total": 400 * KB},
     }
     if job == "enrich":
         totals |= {
@@ -91,7 +92,7 @@ def _add_version(
             "rows_out": {"arriving": 750, "deferred": 250},
             "flushed_rows": 0,
             "flushed_bytes": 0,
-            "bytes_read": 1_000_000,
+            "bytes_read": 1000 * KB,
             "rows_cached": 400 * (version + 1),
             "join_seconds": 0.5 * (version + 1),
             "rows_shed": shed,
@@ -115,8 +116,8 @@ def _add_version(
             "phase": phase,
             "rows_in": [500, 501] if produced == "arriving" else [0, 0],
             "rows_out": {produced: 300},
-            "memory": {**peaks, "total": 390_000},
-            "memory_peak": 400_000,
+            "memory": {**peaks, "total": 390 * KB},
+            "memory_peak": 400 * KB,
             "budget": budget,
             "flushed_bytes": 0,
             "bytes_read": 0,

@@ -318,8 +318,8 @@ def test_check_disk_space_when_disk_is_nearly_full_then_fails(
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 29))
     check = doctor.check_disk_space(tmp_path / "state")
     assert not check.ok
-    assert check.detail == f"0.5 GiB at {tmp_path}"
-    assert "1024 MiB" in check.remedy
+    assert check.detail == f"0.5 GB at {tmp_path}"
+    assert "1024 MB" in check.remedy
 
 
 # --- network ------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_query_file_when_read_then_says_what_stands_there(tmp_path: Path) -> Non
     assert [stream.window for stream in file.query.streams] == [TimeWindow(60_000), CountWindow(7)]
     assert file.hosts == ("paris", "r2")
     assert file.shapes[("paris", "r2")].latency == pytest.approx(0.05)
-    assert file.shapes[("paris", "r2")].bandwidth == 1_000_000
+    assert file.shapes[("paris", "r2")].bandwidth == 1 << 20
     known = statistics(file)
     assert known.streams["r1"].rate == pytest.approx(0.1)
     assert known.distinct("r2.dest") == 50
@@ -251,7 +251,7 @@ def test_site_file_when_read_then_says_what_stands_there(
         read_site(path)
     (tmp_path / "token").write_text("0123456789abcdef")
     file = read_site(path)
-    assert (file.name, file.data, file.limits.put_bytes) == ("paris", tmp_path / "state", 2000)
+    assert (file.name, file.data, file.limits.put_bytes) == ("paris", tmp_path / "state", 2048)
     assert not file.limits.durable
     assert file.certificate is None
     for more, said in (

@@ -35,7 +35,7 @@ def test_top_when_asked_once_then_prints_one_frame(make_state: MakeState) -> Non
         "dovetail xjoin",
         "on order_id = ordered, day",
         "batch 1",
-        "budget 1.0 MB",
+        "budget 1000.0 KB",
         "4,000 + 2,002",
         "2,468 rows",
         "70.0 % as rows came in, 20.0 % in silences, 10.0 % at the end",

@@ -98,7 +98,7 @@ def test_live_view_when_rows_arrive_then_shows_them_against_what_is_expected(
     assert lines[0] == "phase arriving batch 0, 12 s"
     assert lines[1].startswith("rows in 2,000 + 2,002 █")
     assert lines[1].endswith("50 %")
-    assert lines[3].startswith("memory 800.0 KB ████████████████░░░░ of 1.0 MB")
+    assert lines[3].startswith("memory 800.0 KB ████████████████░░░░ of 1000.0 KB")
     assert lines[-1] == "pending 2,468 rows"
 
 
@@ -115,7 +115,7 @@ def test_live_view_when_there_is_no_progress_yet_then_says_so() -> None:
 
 def test_live_line_when_printed_then_has_it_all(make_state: MakeState) -> None:
     assert live_line(progress(make_state()), 7.25) == (
-        "  7.2 s  batch 0, arriving: 2,000 + 2,002 rows in, 2,000 out, 800.0 KB of 1.0 MB, "
+        "  7.2 s  batch 0, arriving: 2,000 + 2,002 rows in, 2,000 out, 800.0 KB of 1000.0 KB, "
         "150.0 KB spilled, 2,468 pending"
     )
 
@@ -137,7 +137,7 @@ def test_summary_when_the_inputs_have_ended_then_adds_up(make_state: MakeState) 
         "memory: input batch, at most 40.0 KB 4.0 %",
         "memory: list of blocks on disk, at most 10.0 KB 1.0 %",
         "memory: all together, at most 800.0 KB 80.0 %",
-        "budget 1.0 MB over 2 partitions",
+        "budget 1000.0 KB over 2 partitions",
         "spilled to disk 150.0 KB 3,000 rows",
         "time 30.0 s 1 micro-batch",
     ]
@@ -187,7 +187,7 @@ def test_enrich_summary_when_printed_then_tells_staging_apart(make_state: MakeSt
         "memory: working space, at most 250.0 KB 25.0 %",
         "memory: input batch, at most 40.0 KB 4.0 %",
         "memory: all together, at most 800.0 KB 80.0 %",
-        "budget 1.0 MB over 2 partitions",
+        "budget 1000.0 KB over 2 partitions",
         "time to stage the table 5.6 s once",
         "time 12.3 s 1 micro-batch",
     ]
@@ -198,7 +198,7 @@ def test_live_views_when_a_stream_is_enriched_then_have_one_input_and_no_spillin
 ) -> None:
     seen = progress(make_state(job="enrich"))
     assert live_line(seen, 7.25) == (
-        "  7.2 s  batch 0, arriving: 2,000 rows in, 2,000 out, 800.0 KB of 1.0 MB, 2,468 pending"
+        "  7.2 s  batch 0, arriving: 2,000 rows in, 2,000 out, 800.0 KB of 1000.0 KB, 2,468 pending"
     )
     lines = drawn(live_view(seen, Outlook(12.4, (4000, 0), 2468)))
     assert lines[1].startswith("rows in 2,000 █")

@@ -24,6 +24,20 @@ def section(explanation: Explanation, title: str) -> str:
     return "\n".join(dict(explanation.sections)[title])
 
 
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [
+        (24_000_000, "22.9 MB in all, 50.0 % of the table,"),
+        (48_000_000, "45.8 MB in all, as much as the table takes or more,"),
+        (1 << 40, "1.0 TB in all, as much as the table takes or more,"),
+    ],
+)
+def test_memory_when_the_table_is_smaller_then_its_share_is_put_in_words(
+    memory: int, says: str
+) -> None:
+    assert says in section(explain_enrich(planned(memory_bytes=memory)), "memory")
+
+
 def test_explain_when_printed_then_has_every_section() -> None:
     text = str(explain_enrich(PLAN))
     assert [line for line in text.splitlines() if not line.startswith(" ")] == [
@@ -37,8 +51,8 @@ def test_explain_when_printed_then_has_every_section() -> None:
         "output",
     ]
     assert "a stream and a table, left, where stream.id = table.key" in text
-    assert "about 1,000,000 rows of 48 bytes, 48.0 MB: as staged, v000001" in text
-    assert "4.0 MB in all, 8.3 % of the table" in text
+    assert "about 1,000,000 rows of 48 bytes, 45.8 MB: as staged, v000001" in text
+    assert "3.8 MB in all, 8.3 % of the table" in text
     assert "id int64, amount double, key int64, name string, city string" in text
     assert "uniform keys" in text
     assert max(map(len, text.splitlines())) <= 100

@@ -182,11 +182,11 @@ def test_expected_when_there_is_an_outlook_then_says_what_and_from_what() -> Non
         "2 % of the memory",
         "about 1,000,000, 25.0% of them online",
         "(24.0% to 27.0% with it and with two parts",
-        "40,000 rows of left (2.0 MB with the index), 30,000 rows of right (3.0 MB",
-        "spilled while rows arrive: about 70.0 MB, 1,400,000 rows",
-        "finds about 750,000 results, and reads 100.0 MB back",
+        "40,000 rows of left (1.9 MB with the index), 30,000 rows of right (2.9 MB",
+        "spilled while rows arrive: about 66.8 MB, 1,400,000 rows",
+        "finds about 750,000 results, and reads 95.4 MB back",
         "about 4 seconds with 2 workers",
-        "about 2 seconds of it for storage, unless blocks are cached: it reads 100.0 MB a second",
+        "about 2 seconds of it for storage, unless blocks are cached: it reads 95.4 MB a second",
     ):
         assert said in text
     assert "ROUGH" not in text

@@ -340,7 +340,7 @@ def test_budget_when_spilling_then_is_never_exceeded(tmp_path: Path) -> None:
 
 def test_operator_when_budget_is_below_the_least_then_says_the_least(tmp_path: Path) -> None:
     spec = join_spec(relations_of(rows=1))
-    with pytest.raises(MemoryBudgetError, match=r"at least 65.5 KB"):
+    with pytest.raises(MemoryBudgetError, match=r"at least 64.0 KB"):
         make_operator(spec, tmp_path, MIN_BUDGET_BYTES - 1)
 
 

@@ -43,10 +43,11 @@ def join(
     exactly once, across crashes and restarts. It is an ordinary DataFrame: write it anywhere.
 
     on: a column name, a list of names, or pairs `("left_column", "right_column")`. A name used on
-        both sides appears once in the output.
-    within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. A
-        timedelta for dates and timestamps; a bare number means days or seconds. Both keys are in
-        the output; of one name `k`, as `left_k` and `right_k`.
+        both sides appears once in the output. Numbers of two types are compared as Spark compares
+        them, a long with a double as doubles; what is in the output keeps its type.
+    within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. For
+        dates and timestamps `"5 minutes"` or a timedelta; a bare number means days or seconds. Both
+        keys are in the output; of one name `k`, as `left_k` and `right_k`.
     memory: the join's whole budget over all partitions; None is unbounded. A number of bytes, or a
         size as Spark writes it, where 1 KB is 1024 bytes: `"64MB"`, `"64m"`.
     state: the directory of the join's state, beside the query's checkpoint and reachable from

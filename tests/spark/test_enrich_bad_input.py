@@ -59,7 +59,7 @@ WRONG: dict[str, Wrong] = {
     ),
     "key types that differ": (
         STREAM, ["'1' as k"], {"on": "k"},
-        errors.KeyTypeError, ["stream 'k' is int64", "table 'k' is string", "cast one of them"],
+        errors.KeyTypeError, ["stream 'k' is bigint", "table 'k' is string", "cast one of them"],
     ),
     "an array as key": (
         ["array(1) as k"], ["array(1) as k"], {"on": "k"},

@@ -12,9 +12,9 @@ from dovetail.cli.sections import (
     is_int,
     is_number,
     is_url,
-    parse_span,
 )
 from dovetail.kernel.memory import parse_bytes
+from dovetail.kernel.spans import parse_span
 from dovetail.multiway import ALGORITHMS as MULTIWAY_ALGORITHMS
 from dovetail.semistream import ALGORITHMS as ENRICH_ALGORITHMS
 from dovetail.semistream import HOWS

@@ -3,7 +3,6 @@
 A complaint is a `JobFileError`. It names the file and the key, what stood there, and what may.
 """
 
-import datetime as dt
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -11,20 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.errors import JobFileError
+from dovetail.kernel.spans import parse_span
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
-_UNITS = {
-    "microsecond": dt.timedelta(microseconds=1),
-    "millisecond": dt.timedelta(milliseconds=1),
-    "second": dt.timedelta(seconds=1),
-    "minute": dt.timedelta(minutes=1),
-    "hour": dt.timedelta(hours=1),
-    "day": dt.timedelta(days=1),
-    "week": dt.timedelta(weeks=1),
-}
-_SHORT = {"us": "microsecond", "ms": "millisecond", "s": "second", "sec": "second"}
-_SHORT |= {"min": "minute", "h": "hour", "d": "day"}
 
 
 class Section:
@@ -116,19 +104,6 @@ class Section:
         if value is None or is_url(value):
             return value
         return str((self.file.parent / Path(value).expanduser()).absolute())
-
-
-def parse_span(text: str) -> dt.timedelta:
-    """A span of time from `"5 minutes"`, `"1 hour 30 min"` or `"250ms"`; else a `ValueError`."""
-    total = dt.timedelta(0)
-    if not re.fullmatch(rf"\s*(?:{_SPAN.pattern}\s*)+", text, re.IGNORECASE):
-        raise ValueError(f"not a span of time: {text!r}")
-    for number, unit in _SPAN.findall(text):
-        name = _SHORT.get(unit.lower(), unit.lower().removesuffix("s"))
-        if name not in _UNITS:
-            raise ValueError(f"{unit!r} is not a unit of time; units are {', '.join(_UNITS)}")
-        total += float(number) * _UNITS[name]
-    return total
 
 
 def are_texts(value: Any) -> bool:

@@ -14,10 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.cli.sections import Section, are_texts, is_int, is_number, parse_span
+from dovetail.cli.sections import Section, are_texts, is_int, is_number
 from dovetail.cli.siteplanfile import PlanPart, read_plan, saying
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import parse_bytes
+from dovetail.kernel.spans import parse_span
 from dovetail.sites.estimates import StreamStatistics
 from dovetail.sites.implied import implied
 from dovetail.sites.live.access import Access, Certificate

@@ -27,6 +27,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dovetail.errors import BandKeyError, KeyTypeError
+from dovetail.kernel.keytypes import name_of, widened
+from dovetail.kernel.spans import parse_span
 
 Codes = NDArray[np.int64]
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -48,7 +50,10 @@ def spread(codes: Codes) -> Codes:
 
 @dataclass(frozen=True)
 class KeyCodec:
-    """Encodes the key columns of one join; the same for both sides."""
+    """Encodes the key columns of one join; the same for both sides.
+
+    Columns of other types are widened to those that keys are compared as.
+    """
 
     types: tuple[pa.DataType, ...]
     within: int | float | None = None  #: in units of the code (see `band_width`)
@@ -57,7 +62,7 @@ class KeyCodec:
         for type_ in self.types:
             if not (_is_ordered(type_) or _is_hashed(type_)):
                 raise KeyTypeError(
-                    f"cannot join on a column of type {type_}: join keys are atomic types "
+                    f"cannot join on a column of type {name_of(type_)}: join keys are atomic types "
                     "(numbers, strings, binaries, booleans, dates, times, timestamps, intervals, "
                     "decimals); use a field of it instead"
                 )
@@ -77,6 +82,7 @@ class KeyCodec:
 
     def encode(self, columns: Sequence[pa.Array]) -> tuple[Codes, NDArray[np.bool_] | None]:
         """Codes of the key columns, and which rows can match at all (None: every row)."""
+        columns = self._widened(columns)
         valid = _all_valid(columns)
         if self.ordered:
             codes = _ordered_codes(columns[0])
@@ -114,6 +120,7 @@ class KeyCodec:
         self, left: Sequence[pa.Array], right: Sequence[pa.Array]
     ) -> NDArray[np.bool_] | None:
         """Which candidate pairs really match; None when all of them do."""
+        left, right = self._widened(left), self._widened(right)
         if self.within is not None:
             if not pa.types.is_floating(self.types[0]):
                 return None
@@ -129,15 +136,22 @@ class KeyCodec:
             equal = same if equal is None else equal & same
         return equal
 
+    def _widened(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        return [widened(column, type_) for column, type_ in zip(columns, self.types, strict=True)]
+
 
 def band_width(within: Any, type_: pa.DataType) -> int | float:
     """`within` in units of the code of a key of this type. A bad one is a `BandKeyError`."""
     if not _is_ordered(type_) or pa.types.is_boolean(type_):
         raise BandKeyError(
-            f"a band join (within=) needs a numeric, date or timestamp key, not {type_}"
+            f"a band join (within=) needs a numeric, date or timestamp key, not {name_of(type_)}"
         )
+    if isinstance(within, str):
+        within = _span(within, type_)
     if isinstance(within, bool) or not isinstance(within, (int, float, Decimal, dt.timedelta)):
-        raise BandKeyError(f"within= is a number or a timedelta, not {within!r}")
+        raise BandKeyError(
+            f"within= is a number, a timedelta or a text like '5 minutes', not {within!r}"
+        )
     zero: Any = dt.timedelta(0) if isinstance(within, dt.timedelta) else 0
     # comparing a Decimal NaN raises
     if (isinstance(within, Decimal) and within.is_nan()) or not within >= zero:
@@ -145,7 +159,9 @@ def band_width(within: Any, type_: pa.DataType) -> int | float:
     micros = _micros_in_unit(type_)
     if isinstance(within, dt.timedelta):
         if micros is None:
-            raise BandKeyError(f"within={within!r} is a time span, but the key has type {type_}")
+            raise BandKeyError(
+                f"within={within!r} is a time span, but the key has type {name_of(type_)}"
+            )
         return (within // dt.timedelta(microseconds=1)) * 1000 // int(micros * 1000)
     if pa.types.is_floating(type_):
         return float(within) if within <= _LARGEST else math.inf
@@ -158,6 +174,19 @@ def band_width(within: Any, type_: pa.DataType) -> int | float:
         assert micros is not None
         scaled *= 1_000_000 / Fraction(str(micros))  # a bare number means seconds
     return min(int(scaled), int(_INT64.max))
+
+
+def _span(within: str, type_: pa.DataType) -> dt.timedelta:
+    """A distance of times that is written in words."""
+    if _micros_in_unit(type_) is None:
+        raise BandKeyError(
+            f"within={within!r} is a text, but the key has type {name_of(type_)}: its distance is "
+            "a number"
+        )
+    try:
+        return parse_span(within)
+    except ValueError as error:
+        raise BandKeyError(f"within=: {error}; write for example '5 minutes'") from None
 
 
 def _micros_in_unit(type_: pa.DataType) -> float | None:

@@ -27,9 +27,10 @@ from dovetail.errors import (
     UnknownColumnError,
 )
 from dovetail.kernel.keys import KeyCodec, band_width
+from dovetail.kernel.keytypes import cast_of, common_type, compared_types, name_of
 
 LEAST_INPUTS, MOST_INPUTS = 2, 8
-Within = int | float | Decimal | dt.timedelta
+Within = int | float | Decimal | dt.timedelta | str
 #: `("r1.a", "r2.a")`, or with a third item, the distance within which the two have to be
 On = Sequence[tuple[str, str] | tuple[str, str, Within]]
 
@@ -67,7 +68,7 @@ class MultiWaySpec:
         for edge in self.edges:
             _check_edge(self, edge)
         _check_tree(self)
-        _ = self.output, self.codecs  # refuse what they refuse now rather than later
+        _ = self.output, self.codecs, self.compared  # refuse what they refuse now rather than later
 
     def __len__(self) -> int:
         return len(self.names)
@@ -76,9 +77,31 @@ class MultiWaySpec:
     def codecs(self) -> tuple[KeyCodec, ...]:
         """One for each edge."""
         return tuple(
-            KeyCodec(_types(self.schemas[edge.ends[0]], edge.columns[0]), edge.within)
+            KeyCodec(
+                compared_types(
+                    self.schemas[edge.ends[0]], self.schemas[edge.ends[1]], *edge.columns
+                ),
+                edge.within,
+            )
             for edge in self.edges
         )
+
+    @cached_property
+    def compared(self) -> tuple[dict[str, pa.DataType], ...]:
+        """For each input, its join columns, and the type that each of them is compared as."""
+        found: list[dict[str, pa.DataType]] = [{} for _ in self.names]
+        for edge, codec in zip(self.edges, self.codecs, strict=True):
+            for end, columns in zip(edge.ends, edge.columns, strict=True):
+                for column, type_ in zip(columns, codec.types, strict=True):
+                    known = found[end].setdefault(column, type_)
+                    if known != type_:
+                        name = f"{self.names[end]}.{column}"
+                        raise KeyTypeError(
+                            f"{name} would be compared as {name_of(known)} with one input and as "
+                            f"{name_of(type_)} with another: cast it, and what it is joined with, "
+                            "to one type"
+                        )
+        return tuple(found)
 
     @cached_property
     def attributes(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
@@ -162,9 +185,31 @@ def multiway_spec(inputs: Mapping[str, pa.Schema], on: On) -> MultiWaySpec:
                     f"{names[key[0]]!r} and {names[key[1]]!r} are joined on {len(columns)} pairs "
                     "of columns, one of them a band; a band has to be their only condition"
                 )
-            within = band_width(bands[key], schemas[key[0]].field(left[0]).type)
+            within = band_width(bands[key], _band_type(names, schemas, key, (left[0], right[0])))
         edges.append(Edge(key, (left, right), within))
     return MultiWaySpec(names, schemas, tuple(edges))
+
+
+def _band_type(
+    names: Sequence[str], schemas: Sequence[pa.Schema], ends: tuple[int, int],
+    columns: tuple[str, str],
+) -> pa.DataType:  # fmt: skip
+    """What the two columns of a band are compared as."""
+    types = [schemas[end].field(column).type for end, column in zip(ends, columns, strict=True)]
+    found = common_type(*types)
+    if found is None:
+        raise _differing(*zip((names[end] for end in ends), columns, types, strict=True))
+    return found
+
+
+def _differing(one: tuple[str, str, pa.DataType], two: tuple[str, str, pa.DataType]) -> Exception:
+    ends = " and ".join(
+        f"{name}.{column} is {name_of(type_)}" for name, column, type_ in (one, two)
+    )
+    return KeyTypeError(
+        f"the join columns differ in type: {ends}; cast one of them, for example "
+        f"{cast_of(one, two)}"
+    )
 
 
 def _items(on: Any) -> list[tuple[Any, ...]]:
@@ -234,15 +279,12 @@ def _check_edge(spec: MultiWaySpec, edge: Edge) -> None:
                 )
     types = [_types(spec.schemas[edge.ends[side]], edge.columns[side]) for side in (0, 1)]
     for a, b, type_a, type_b in zip(*edge.columns, *types, strict=True):
-        if type_a != type_b:
-            raise KeyTypeError(
-                f"the join columns differ in type: {one}.{a} is {type_a}, {two}.{b} is {type_b}; "
-                "cast one of them"
-            )
+        if common_type(type_a, type_b) is None:
+            raise _differing((one, a, type_a), (two, b, type_b))
     if edge.within is not None:
         if len(edge.columns[0]) != 1:
             raise BandKeyError(f"a band between {one!r} and {two!r} needs exactly one key column")
-        band_width(0, types[0][0])
+        band_width(0, common_type(types[0][0], types[1][0]))
 
 
 def _check_tree(spec: MultiWaySpec) -> None:

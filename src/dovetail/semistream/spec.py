@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.keys import Codes, KeyCodec
+from dovetail.kernel.keytypes import compared_types
 from dovetail.kernel.matching import OutputLayout
 
 INNER, LEFT_OUTER, SEMI, ANTI = HOWS = ("inner", "left", "semi", "anti")
@@ -57,7 +58,7 @@ class SemiStreamSpec:
 
     @cached_property
     def codec(self) -> KeyCodec:
-        types = tuple(self.stream.field(index).type for index in self.key_columns[STREAM])
+        types = compared_types(self.stream, self.table, self.stream_keys, self.table_keys)
         return KeyCodec(types, self.within)
 
     @cached_property

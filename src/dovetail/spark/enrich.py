@@ -31,6 +31,7 @@ from dovetail.spark.layout import (
     UnionLayout,
     arrow_schema,
     arrow_types,
+    compared_keys,
     mark_partition,
     partition_of,
     quoted,
@@ -39,7 +40,9 @@ from dovetail.spark.layout import (
 )
 from dovetail.spark.plan import (
     check_collations,
+    check_is_frame,
     check_state,
+    check_widening,
     clock_of,
     default_state,
 )
@@ -64,6 +67,7 @@ def plan_enrich(
     history: DataFrame | None = None,
 ) -> DataFrame:
     """The enriched DataFrame; arguments are checked first, then the table is staged."""
+    check_is_frame("the stream", stream)
     session = stream.sparkSession
     if options.refresh is not None and isinstance(table, DataFrame):
         raise ArgumentError(
@@ -118,6 +122,8 @@ def resolve_enrich(
     _check_overload(stream, options, spec)
     check_collations("stream", stream.schema, spec.semistream.stream_keys)
     check_collations("table", table.schema, spec.semistream.table_keys)
+    ends = (spec.semistream.stream_keys, spec.semistream.table_keys)
+    check_widening(session, *spec.semistream.schemas, *ends)
     spec = with_algorithm(stream, table, spec, options, keys)
     check_state([stream], spec)
     return spec
@@ -205,7 +211,7 @@ def _target(spec: EnrichSpec, layout: UnionLayout, schema: StructType) -> Column
     columns = spec.semistream.key_columns[0]
     keys = [layout.column(0, index) for index in columns]
     types = [schema[name].dataType for name in spec.semistream.stream_keys]
-    by_key = partition_of(keys, types, spec.partitions)
+    by_key = partition_of(*compared_keys(keys, types, spec.semistream.codec.types), spec.partitions)
     fields = enumerate(schema.fields)
     hashable = [
         layout.column(0, n) for n, field in fields if "map<" not in field.dataType.simpleString()

@@ -5,9 +5,11 @@ for those that share it by chance, whose number is known. Of a band, rows share 
 and a fixed part of the pairs in it match (see `sampling`).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,7 +22,7 @@ from dovetail.kernel.protocol import LEFT
 from dovetail.multiway import Edge
 from dovetail.spark.bands import band_partitions
 from dovetail.spark.explain import BATCH_ROWS, WIDTH_ROWS, resolve_for_words
-from dovetail.spark.layout import partition_of, quoted
+from dovetail.spark.layout import compared_keys, partition_of, quoted
 from dovetail.spark.plan import with_keys
 from dovetail.spark.plan_all import cell_counts, known_shares, resolve_join_all
 from dovetail.spark.sampling import MATCHING_IN_CELL
@@ -77,27 +79,33 @@ def counted(frames: Inputs, spec: JoinAllSpec) -> Counted:
     """Rows, pairs and the fullest partition of batch DataFrames, which are read."""
     keyed = [with_keys(f, keys) for f, keys in zip(frames.values(), spec.keys, strict=True)]
     rows = tuple(float(frame.count()) for frame in keyed)
-    pairs = tuple(_pairs(keyed, edge) for edge in spec.multiway.edges)
+    pairs = tuple(
+        _pairs(keyed, edge, codec.types)
+        for edge, codec in zip(spec.multiway.edges, spec.multiway.codecs, strict=True)
+    )
     cells = cell_counts(frames, spec)
     loads = [sum(some.get(cell, 0) for some in cells) for cell in range(spec.partitions)]
     fullest = int(np.argmax(loads))
     return Counted(rows, pairs, tuple(float(some.get(fullest, 0)) for some in cells))
 
 
-def _pairs(frames: list[DataFrame], edge: Edge) -> float:
+def _pairs(frames: list[DataFrame], edge: Edge, compared: Sequence[pa.DataType]) -> float:
     """About how many pairs of rows an edge joins."""
-    one, two = (_buckets(frames[edge.ends[side]], edge, side) for side in (0, 1))
+    one, two = (_buckets(frames[edge.ends[side]], edge, side, compared) for side in (0, 1))
     shared = float(one @ two)
     by_chance = float(one.sum() * two.sum()) / BUCKETS
     matching = max(0.0, (shared - by_chance) / (1 - 1 / BUCKETS))
     return matching * (1.0 if edge.within is None else MATCHING_IN_CELL)
 
 
-def _buckets(frame: DataFrame, edge: Edge, side: int) -> NDArray[np.float64]:
+def _buckets(
+    frame: DataFrame, edge: Edge, side: int, compared: Sequence[pa.DataType]
+) -> NDArray[np.float64]:
     """The rows of each bucket."""
     names = edge.columns[side]
     keys = [frame[quoted(name)] for name in names]
     types = [frame.schema[name].dataType for name in names]
+    keys, types = compared_keys(keys, types, compared)
     if edge.within is None:
         bucket = partition_of(keys, types, BUCKETS)
     else:

@@ -14,6 +14,7 @@ from dovetail.costs.storage import profile
 from dovetail.errors import ArgumentError
 from dovetail.spark.enrich import resolve_enrich
 from dovetail.spark.explain import planned_enrich, resolve_for_words
+from dovetail.spark.plan import check_is_frame
 from dovetail.spark.streamkeys import StreamKeys
 from dovetail.spark.tables import Table, open_table
 from dovetail.specs import EnrichOptions
@@ -44,6 +45,7 @@ def explain_enrich_planned(
 
     Nothing is staged or written.
     """
+    check_is_frame("the stream", stream)
     asked = profile(wanted.storage)
     opened = open_table(stream.sparkSession, table)
     keys = StreamKeys(stream, wanted.history, wanted.sample_rows)

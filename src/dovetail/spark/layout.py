@@ -10,7 +10,7 @@ otherwise once its stage has been coalesced or united with another.
 A row that goes to several partitions is a copy in all but one of them, so that it counts once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +18,17 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, DoubleType, FloatType, IntegerType, StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    NumericType,
+    StructType,
+)
 
 from dovetail.errors import ArgumentError
-from dovetail.kernel.protocol import LEFT, RIGHT
 
 TAG = "__dovetail_tag"
 _SIDE_BITS, _TAG_BITS = 4, 5
@@ -56,13 +62,6 @@ class UnionLayout:
         for slot, type_ in enumerate(self.slot_types):
             columns.append(F.lit(None).cast(type_).alias(_slot_name(slot)))
         return clock.select(columns)
-
-    def key_columns(self, keys: tuple[list[int], list[int]]) -> list[tuple[Column, Column]]:
-        """For each key, the slot it travels in on the left and on the right."""
-        return [
-            (self.column(LEFT, left), self.column(RIGHT, right))
-            for left, right in zip(*keys, strict=True)
-        ]
 
     def column(self, side: int, column: int) -> Column:
         """A column of a side, as it travels."""
@@ -135,6 +134,20 @@ def union_layout(*schemas: StructType) -> UnionLayout:
                 mine.append(len(slot_types) - 1)
         slots.append(tuple(mine))
     return UnionLayout(tuple(slots), tuple(slot_types))
+
+
+def compared_keys(
+    keys: Sequence[Column], types: Sequence[DataType], compared: Sequence[pa.DataType]
+) -> tuple[list[Column], list[DataType]]:
+    """Keys in the types that they are compared as, and these: equal ones have to go one way."""
+    found: list[Column] = []
+    targets: list[DataType] = []
+    for key, type_, as_type in zip(keys, types, compared, strict=True):
+        # nothing but numbers is compared as anything else than what it is
+        target = from_arrow_type(as_type) if isinstance(type_, NumericType) else type_
+        found.append(key if target == type_ else key.cast(target))
+        targets.append(target)
+    return found, targets
 
 
 def partition_of(keys: list[Column], types: list[DataType], partitions: int) -> Column:

@@ -13,12 +13,15 @@ the static one cannot be united with it: that is a job for `enrich`, and the err
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import DataType, StringType, StructType
 
 from dovetail.errors import ArgumentError, KeyTypeError, StateMismatchError
+from dovetail.kernel.keytypes import name_of
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES
 from dovetail.spark.bands import band_partitions
 from dovetail.spark.clock import NAME, Clock
@@ -27,6 +30,7 @@ from dovetail.spark.layout import (
     TAG,
     UnionLayout,
     arrow_schema,
+    compared_keys,
     mark_partition,
     partition_of,
     placed,
@@ -47,7 +51,8 @@ _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str) -> DataFrame:
     """The joined DataFrame; every argument is checked before anything is built."""
     spec = resolve_join(left, right, options, name)
-    layout = union_layout(left.schema, right.schema)
+    schemas = (left.schema, right.schema)
+    layout = union_layout(*schemas)
     frames = [
         layout.tagged(with_keys(frame, keys), side)
         for side, (frame, keys) in enumerate(
@@ -58,9 +63,9 @@ def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str
         frames.append(layout.ticks(clock_of(left.sparkSession, spec)))
     if spec.twoway.within is None:
         united = reduce(DataFrame.unionAll, frames)
-        shuffled = united.repartitionById(spec.partitions, _target(spec, layout, left.schema))
+        shuffled = united.repartitionById(spec.partitions, _target(spec, layout, schemas))
     else:
-        shuffled = _shuffle_band(frames, spec, layout, left.schema)
+        shuffled = _shuffle_band(frames, spec, layout, schemas)
     if left.isStreaming:
         shuffled = mark_partition(shuffled)
         cores = check_session(left.sparkSession)
@@ -68,11 +73,13 @@ def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str
         step = streaming_step(spec, layout, keep_operator=spec.partitions >= cores)
     else:
         step = batch_step(spec, layout)
-    return shuffled.mapInArrow(step, _output_schema(spec, left.schema, right.schema))
+    return shuffled.mapInArrow(step, _output_schema(spec, *schemas))
 
 
 def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str) -> JoinSpec:
     """The checked spec of a join, and a check of the state directory if there is one already."""
+    for side, frame in zip(SIDE_NAMES, (left, right), strict=True):
+        check_is_frame(f"the {side} input", frame)
     if left.isStreaming != right.isStreaming:
         static = SIDE_NAMES[RIGHT if left.isStreaming else LEFT]
         raise ArgumentError(
@@ -92,6 +99,7 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
         SIDE_NAMES, (left, right), (spec.twoway.left_keys, spec.twoway.right_keys), strict=True
     ):
         check_collations(side, frame.schema, keys)
+    check_widening(session, *spec.twoway.schemas, spec.twoway.left_keys, spec.twoway.right_keys)
     check_state((left, right), spec)
     return spec
 
@@ -122,6 +130,16 @@ def check_state(inputs: Sequence[DataFrame], spec: JobSpec) -> None:
         compare_identity(spec.state, read_identity(spec.state), spec.identity())
 
 
+def check_is_frame(what: str, frame: Any) -> None:
+    """Refuse anything but a DataFrame, a path above all."""
+    if not isinstance(frame, DataFrame):
+        read = "spark.readStream.schema(...).parquet(...), or spark.read.parquet(...) for a batch"
+        raise ArgumentError(
+            f"{what} is a {type(frame).__name__}, {frame!r:.60}, but has to be a Spark DataFrame. "
+            f"Read it first, for example with {read}"
+        )
+
+
 def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:
     for name in keys:
         type_ = schema[name].dataType
@@ -129,6 +147,28 @@ def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> No
             raise KeyTypeError(
                 f"the {side} join column {name!r} has the collation {type_.collation}; join "
                 "compares strings byte by byte. Cast it to plain STRING (lower-cased, if need be)."
+            )
+
+
+def check_widening(
+    session: SparkSession,
+    left: pa.Schema,
+    right: pa.Schema,
+    left_keys: Sequence[str],
+    right_keys: Sequence[str],
+) -> None:
+    """Refuse keys that this session compares otherwise than as their common type."""
+    if session.conf.get("spark.sql.ansi.enabled") == "true":
+        return
+    for a, b in zip(left_keys, right_keys, strict=True):
+        one, two = left.field(a).type, right.field(b).type
+        if pa.types.is_float32(one) != pa.types.is_float32(two) and (
+            pa.types.is_integer(one) or pa.types.is_integer(two)
+        ):
+            raise KeyTypeError(
+                f"with spark.sql.ansi.enabled=false Spark compares {a!r}, {name_of(one)}, with "
+                f"{b!r}, {name_of(two)}, as floats, which have seven digits; cast both to "
+                "'double', or set it to true"
             )
 
 
@@ -144,32 +184,40 @@ def clock_of(session: SparkSession, spec: JobSpec) -> DataFrame:
     return session.readStream.format(NAME).options(**options).load()
 
 
-def _target(spec: JoinSpec, layout: UnionLayout, left: StructType) -> Column:
+def _target(spec: JoinSpec, layout: UnionLayout, schemas: tuple[StructType, StructType]) -> Column:
     """The partition of a row: by its key, or for a tick the one that it wakes."""
-    keys = layout.key_columns(spec.twoway.key_columns)
-    types = [left[name].dataType for name in spec.twoway.left_keys]
     by_side = [
-        partition_of([pair[side] for pair in keys], types, spec.partitions)
-        for side in (LEFT, RIGHT)
+        partition_of(*_keys(spec, layout, schemas[side], side), spec.partitions) for side in SIDES
     ]
     tag = F.col(TAG)
     woken = woken_partition(tag)
     return F.when(tag == LEFT, by_side[LEFT]).when(tag == RIGHT, by_side[RIGHT]).otherwise(woken)
 
 
+def _keys(
+    spec: JoinSpec, layout: UnionLayout, schema: StructType, side: int
+) -> tuple[list[Column], list[DataType]]:
+    """The keys of a side as they travel, in the types that they are compared as."""
+    keys = [layout.column(side, number) for number in spec.twoway.key_columns[side]]
+    names = (spec.twoway.left_keys, spec.twoway.right_keys)[side]
+    types = [schema[name].dataType for name in names]
+    return compared_keys(keys, types, spec.twoway.codec.types)
+
+
 def _shuffle_band(
-    frames: list[DataFrame], spec: JoinSpec, layout: UnionLayout, left: StructType
+    frames: list[DataFrame],
+    spec: JoinSpec,
+    layout: UnionLayout,
+    schemas: tuple[StructType, StructType],
 ) -> DataFrame:
     """The rows of a band join in their partitions: a right row may be needed in two."""
     assert spec.twoway.within is not None
-    ((left_key, right_key),) = layout.key_columns(spec.twoway.key_columns)
-    type_ = left[spec.twoway.left_keys[0]].dataType
     in_place = []
     for side, frame in enumerate(frames):
         if side not in SIDES:
             in_place.append(frame.withColumn(_TARGET, woken_partition(F.col(TAG))))
             continue
-        key = (left_key, right_key)[side]
+        ((key,), (type_,)) = _keys(spec, layout, schemas[side], side)
         own = band_partitions(key, type_, spec.twoway.within, spec.partitions, side)
         in_place.append(placed(frame, own, _TARGET))
     united = reduce(DataFrame.unionAll, in_place)

@@ -24,6 +24,7 @@ from dovetail.spark.layout import (
     TAG,
     UnionLayout,
     arrow_schema,
+    compared_keys,
     mark_partition,
     part_of,
     placed,
@@ -32,7 +33,9 @@ from dovetail.spark.layout import (
 )
 from dovetail.spark.plan import (
     check_collations,
+    check_is_frame,
     check_state,
+    check_widening,
     clock_of,
     default_state,
     with_keys,
@@ -95,16 +98,16 @@ def resolve_join_all(
         spec = join_all_spec(schemas, options, known)
     for (input_name, frame), keys in zip(inputs.items(), spec.keys, strict=True):
         check_collations(input_name, frame.schema, keys)
+    for edge in spec.multiway.edges:
+        one, two = (spec.inputs[end] for end in edge.ends)
+        check_widening(session, one, two, *edge.columns)
     check_state(list(inputs.values()), spec)
     return spec
 
 
 def _all_stream(inputs: Inputs) -> bool:
     for name, frame in inputs.items():
-        if not isinstance(frame, DataFrame):
-            raise ArgumentError(
-                f"the input {name!r} is a {type(frame).__name__}, but has to be a Spark DataFrame"
-            )
+        check_is_frame(f"the input {name!r}", frame)
     streaming = [name for name, frame in inputs.items() if frame.isStreaming]
     if streaming and len(streaming) < len(inputs):
         static = ", ".join(repr(name) for name in inputs if name not in streaming)
@@ -219,6 +222,7 @@ def _parts(
         return None
     keys = [layout.column(side, schema.names.index(name)) for name in names]
     types: list[DataType] = [schema[name].dataType for name in names]
+    keys, types = compared_keys(keys, types, [spec.multiway.compared[side][n] for n in names])
     parts = [part_of(h, share) for h in dimension_hashes(dimension, number, side, keys, types)]
     if len(parts) == 1:
         return parts

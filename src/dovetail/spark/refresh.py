@@ -17,7 +17,15 @@ from dovetail.errors import ArgumentError, StateError, StateMismatchError
 from dovetail.semistream.table import StagedTable
 from dovetail.spark.layout import arrow_types
 from dovetail.spark.metrics import check_begun
-from dovetail.spark.staging import Shape, alone, check_staged, referred_to, stage, staged_facts
+from dovetail.spark.staging import (
+    Shape,
+    alone,
+    check_staged,
+    referred_to,
+    shape_as_staged,
+    stage,
+    staged_facts,
+)
 from dovetail.spark.state import read_identity
 from dovetail.spark.tables import OpenTable, Table, open_table
 from dovetail.specs import CURRENT, TABLES, staged_version, state_path
@@ -56,7 +64,7 @@ def restage(
         _same_columns(opened, facts, root)
         fields = arrow_types("table", opened.schema)
         schema = pa.schema([fields.field(name) for name in facts["columns"]])
-        shape = Shape(schema, tuple(facts["keys"]), facts["partitions"], facts["page_bytes"])
+        shape = shape_as_staged(schema, facts)
         check_staged(root / TABLES / version, shape)
         if _unchanged(opened, facts) and not (verify and _damaged(root / TABLES / version, shape)):
             return Refreshed(version, changed=False)

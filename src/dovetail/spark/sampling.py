@@ -29,9 +29,10 @@ from dovetail.costs.keysample import (
     SampledSide,
     heavy_buckets,
 )
+from dovetail.kernel.keytypes import widened
 from dovetail.kernel.protocol import SIDES
 from dovetail.spark.bands import band_partitions
-from dovetail.spark.layout import partition_of, quoted
+from dovetail.spark.layout import compared_keys, partition_of, quoted
 from dovetail.twoway import TwoWaySpec
 
 _TOKENS = (1 << 31) - 1
@@ -71,6 +72,7 @@ def _with_hashes(frame: DataFrame, spec: TwoWaySpec, side: int) -> DataFrame:
         F.monotonically_increasing_id().alias(_ROW),
         F.rand(_LOTS_SEED + side).alias(_LOT),
     ).where(reduce(lambda a, b: a & b, (key.isNotNull() for key in keys)))
+    keys, types = compared_keys(keys, types, spec.codec.types)
     if spec.within is None:
         tokens = F.array(partition_of(keys, types, _TOKENS))
     else:
@@ -108,7 +110,8 @@ def _side(
     table = frame.toArrow().combine_chunks()
     table = table.take(pa.array(_arrival(table, by_time)))
     columns = [
-        _only_chunk(table.column(index).cast(type_)) for index, type_ in enumerate(spec.codec.types)
+        widened(_only_chunk(table.column(index)), type_)
+        for index, type_ in enumerate(spec.codec.types)
     ]
     keys, valid = columns[0], None
     if spec.within is None:

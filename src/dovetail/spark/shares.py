@@ -22,7 +22,7 @@ from dovetail.costs.shares import Dimension
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT
 from dovetail.spark.bands import band_hashes
-from dovetail.spark.layout import arrow_schema, key_hash, quoted
+from dovetail.spark.layout import arrow_schema, compared_keys, key_hash, quoted
 from dovetail.spark.plan import with_keys
 from dovetail.specs import JoinAllSpec
 
@@ -62,6 +62,7 @@ def _sampled(frame: DataFrame, spec: JoinAllSpec, side: int, most: int) -> tuple
         own = dimension.columns[side] if dimension.divisible else ()
         keys = [keyed[quoted(name)] for name in own]
         types: list[DataType] = [keyed.schema[name].dataType for name in own]
+        keys, types = compared_keys(keys, types, [spec.multiway.compared[side][n] for n in own])
         hashes = dimension_hashes(dimension, number, side, keys, types) if own else []
         names.append([f"h{len(columns) + index}" for index in range(len(hashes))])
         columns += [hash_.alias(name) for hash_, name in zip(hashes, names[-1], strict=True)]

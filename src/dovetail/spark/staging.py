@@ -45,10 +45,11 @@ from dovetail.errors import (
 )
 from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.keytypes import number_type
 from dovetail.semistream.base import check_budget
 from dovetail.semistream.table import StagedTable, chunk_pages, page_bytes_for
 from dovetail.semistream.table_writer import TableWriter
-from dovetail.spark.layout import partition_of
+from dovetail.spark.layout import compared_keys, partition_of
 from dovetail.spark.state import PartitionState, make_directory
 from dovetail.spark.tables import OpenTable
 from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version
@@ -71,10 +72,11 @@ class Shape:
     keys: tuple[str, ...]
     partitions: int
     page_bytes: int
+    compared: tuple[pa.DataType, ...]  #: what the keys are compared as
 
     @property
     def codec(self) -> KeyCodec:
-        return KeyCodec(tuple(self.schema.field(key).type for key in self.keys))
+        return KeyCodec(self.compared)
 
     @property
     def key_columns(self) -> list[int]:
@@ -85,13 +87,28 @@ class Shape:
             "partitions": self.partitions,
             "columns": {field.name: str(field.type) for field in self.schema},
             "keys": list(self.keys),
+            "compared": [str(type_) for type_ in self.compared],
         }
+
+
+def shape_as_staged(schema: pa.Schema, facts: dict[str, Any]) -> Shape:
+    """That of a version, from what is known of it and the columns that it has."""
+    keys = tuple(facts["keys"])
+    compared = tuple(
+        number_type(text) or schema.field(key).type
+        for key, text in zip(keys, facts["compared"], strict=True)
+    )
+    return Shape(schema, keys, facts["partitions"], facts["page_bytes"], compared)
 
 
 def shape_of(spec: EnrichSpec) -> Shape:
     table = spec.semistream
     return Shape(
-        table.table, table.table_keys, spec.partitions, page_bytes_for(spec.partition_bytes)
+        table.table,
+        table.table_keys,
+        spec.partitions,
+        page_bytes_for(spec.partition_bytes),
+        table.codec.types,
     )
 
 
@@ -166,7 +183,8 @@ def _run(table: OpenTable, shape: Shape, directory: Path) -> int:
     names = [f"c{index}" for index in shape.key_columns]
     present = reduce(lambda a, b: a & b, (needed[name].isNotNull() for name in names))
     types = [needed.schema[name].dataType for name in names]
-    target = partition_of([needed[name] for name in names], types, shape.partitions)
+    keys = compared_keys([needed[name] for name in names], types, shape.compared)
+    target = partition_of(*keys, shape.partitions)
     tagged = needed.where(present).select("*", target.alias(_PART))
     with_code = StructType([*tagged.schema.fields, StructField(_CODE, LongType(), nullable=False)])
     coded = tagged.mapInArrow(_add_codes(shape), with_code)
@@ -263,8 +281,10 @@ def staged_facts(directory: Path) -> dict[str, Any]:
     """What was staged."""
     try:
         facts: dict[str, Any] = json.loads((directory / STAGED).read_text())
+        # once, keys were always compared as what they are
+        facts.setdefault("compared", [facts["columns"][key] for key in facts["keys"]])
         return facts
-    except (OSError, ValueError):
+    except (OSError, ValueError, LookupError):
         raise StateMissingError(
             f"{directory / STAGED} is gone or damaged: it says what was staged. Restore it from a "
             "backup, or start over with a new state directory and a new checkpoint."

@@ -14,6 +14,7 @@ from dovetail.errors import (
     MemoryBudgetError,
     UnknownColumnError,
 )
+from dovetail.kernel.keytypes import cast_of, common_type, name_of
 from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 
@@ -39,7 +40,7 @@ def state_path(state: str | Path, argument: str = "state") -> Path:
 def key_names(
     left: pa.Schema, right: pa.Schema, on: On, sides: tuple[str, str] = SIDE_NAMES
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The key columns of both inputs, as these spell them; two that are compared have one type."""
+    """The key columns of both inputs, as these spell them; those of a pair can be compared."""
     for side, schema in zip(sides, (left, right), strict=True):
         _check_unique(side, schema)
     pairs = _key_pairs(on)
@@ -47,11 +48,11 @@ def key_names(
     right_keys = tuple(resolve(right, b, sides[1]) for _, b in pairs)
     for a, b in zip(left_keys, right_keys, strict=True):
         one, two = left.field(a).type, right.field(b).type
-        if one != two:
+        if common_type(one, two) is None:
+            ends = ((sides[0], a, one), (sides[1], b, two))
             raise KeyTypeError(
-                f"the join columns differ in type: {sides[0]} {a!r} is {one}, {sides[1]} {b!r} is "
-                f"{two}; "
-                "cast one of them"
+                f"the join columns differ in type: {sides[0]} {a!r} is {name_of(one)}, {sides[1]} "
+                f"{b!r} is {name_of(two)}; cast one of them, for example {cast_of(*ends)}"
             )
     return left_keys, right_keys
 

@@ -13,7 +13,9 @@ from dovetail.costs.retune import Tuned, Tuner
 from dovetail.errors import ArgumentError, StateMissingError
 from dovetail.kernel.files import storage_problem
 from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.keytypes import compared_types
 from dovetail.kernel.protocol import Context, Operator, Snapshot
+from dovetail.kernel.spans import parse_span
 from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, StagedTable, choose, make
 from dovetail.semistream.base import MIN_BUDGET_BYTES
 from dovetail.semistream.overload import Pace, Shedding
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from dovetail.semistream.meshjoin import AMeshJoin
 
 _SIDES = ("stream", "table")
-_UNITS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 TABLES = "table"  #: where a state directory keeps its staged tables
 CURRENT = "current"  #: and in there, the name of the version in use
@@ -157,7 +158,8 @@ def enrich_spec(
             f"{', '.join(repr(how) for how in HOWS)}"
         )
     stream_keys, table_keys = key_names(stream, table, options.on, _SIDES)
-    KeyCodec(tuple(stream.field(name).type for name in stream_keys))  # refuses what cannot be one
+    # refuses what cannot be a key
+    KeyCodec(compared_types(stream, table, stream_keys, table_keys))
     wanted = _columns(options.columns, table)
     if options.how in ("semi", "anti"):
         wanted = ()
@@ -242,10 +244,9 @@ def _seconds(value: Any, name: str) -> float | None:
     elif name == "latency" and isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = float(value)
     else:
-        number, _, unit = str(value).strip().partition(" ")
         try:
-            seconds = float(number) * _UNITS[unit.strip().lower().removesuffix("s")]
-        except (ValueError, KeyError):
+            seconds = parse_span(str(value)).total_seconds()
+        except ValueError:
             raise ArgumentError(
                 f"{name}={value!r} is not an interval like '30 seconds', '5 minutes', '1 hour' "
                 "or '1 day'"

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dovetail.errors import ArgumentError, BandKeyError
 from dovetail.kernel.keys import KeyCodec, band_width
+from dovetail.kernel.keytypes import compared_types
 from dovetail.kernel.protocol import Context, Operator, Snapshot
 from dovetail.specs.arguments import (
     On,
@@ -26,7 +27,7 @@ from dovetail.specs.job import JobSpec, describe
 from dovetail.twoway import TwoWaySpec, choose, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
-Within = int | float | Decimal | dt.timedelta | None
+Within = int | float | Decimal | dt.timedelta | str | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def join_spec(
         raise ArgumentError(f"how={options.how!r} is not supported by join; it does how='inner'")
     left_keys, right_keys = key_names(left, right, options.on)
     check_clashes(left, right, left_keys, right_keys)
-    within = _within(options.within, [left.field(name).type for name in left_keys])
+    within = _within(options.within, compared_types(left, right, left_keys, right_keys))
     algorithm = choose(options.algorithm, within)
     partitions = checked_partitions(options.partitions, default_partitions)
     twoway = TwoWaySpec(left, right, left_keys, right_keys, within)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.blocks import RESIDENT
 from dovetail.kernel.keys import Codes, KeyCodec
+from dovetail.kernel.keytypes import compared_types
 from dovetail.kernel.matching import Emitter, OutputLayout
 from dovetail.kernel.memory import Reservation, format_at_least, format_bytes
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Snapshot, Status
@@ -57,7 +58,7 @@ class TwoWaySpec:
 
     @cached_property
     def codec(self) -> KeyCodec:
-        types = tuple(self.left.field(index).type for index in self.key_columns[LEFT])
+        types = compared_types(self.left, self.right, self.left_keys, self.right_keys)
         return KeyCodec(types, self.within)
 
     @cached_property

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli.jobfile import EnrichJob, Job, Trigger, read_job
-from dovetail.cli.sections import parse_span
 from dovetail.errors import JobFileError
 from dovetail.specs import EnrichOptions
 
@@ -467,9 +466,3 @@ def test_read_when_a_batch_job_has_what_only_streams_have_then_says_so(
 ) -> None:
     text = 'mode = "batch"\n' + (GOOD.replace('checkpoint = "ckpt"', "") if extra else GOOD) + extra
     assert said in complaint(folder, text)
-
-
-@pytest.mark.parametrize("text", ["", "5", "minutes", "5 minutes and", "-5 minutes", "5 m 3"])
-def test_parse_span_when_it_is_none_then_refuses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"span of time|unit of time"):
-        parse_span(text)

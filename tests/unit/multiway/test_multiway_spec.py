@@ -61,7 +61,7 @@ def test_spec_when_a_band_is_a_time_span_then_is_in_units_of_the_key() -> None:
         ([("a.k", "b.k")], ArgumentError, r"a, b \| c"),
         ([("a.k", "b.k"), ("b.k", "c.k"), ("c.k", "a.k")], ArgumentError, "cycle.*'a' and 'c'"),
         ([("a.k", "a.id"), ("b.k", "c.k")], ArgumentError, "'a' with itself"),
-        ([("a.k", "b.s"), ("b.k", "c.k")], KeyTypeError, "a.k is int64, b.s is string"),
+        ([("a.k", "b.s"), ("b.k", "c.k")], KeyTypeError, "a.k is bigint and b.s is string"),
         ([("a.s", "b.s", 1), ("b.k", "c.k")], BandKeyError, "numeric, date or timestamp"),
         ([("a.k", "b.k", -1), ("b.k", "c.k")], BandKeyError, "0 or more"),
         ([("a.k", "b.k", 1), ("a.id", "b.id"), ("b.k", "c.k")], BandKeyError, "only condition"),

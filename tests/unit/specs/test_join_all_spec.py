@@ -32,7 +32,7 @@ def spec(inputs: Any = None, **arguments: Any) -> JoinAllSpec:
         ({"on": "c"}, errors.UnknownColumnError, ["'c'", "only one input"]),
         ({"on": [("r1.a", "r9.a")]}, errors.UnknownColumnError, ["'r9.a'", "no such input"]),
         ({"on": [("r1.a", "r2.z")]}, errors.UnknownColumnError, ["'r2'", "'z'", "'b'"]),
-        ({"on": [("r1.a", "r2.b")]}, errors.KeyTypeError, ["int64", "string", "cast"]),
+        ({"on": [("r1.a", "r2.b")]}, errors.KeyTypeError, ["bigint", "string", "cast"]),
         ({"on": [("r1.a", "r2.a")]}, errors.ArgumentError, ["r1, r2 | r3", "connect"]),
         ({"on": [("r1.a", "r1.t")]}, errors.ArgumentError, ["'r1'", "itself"]),
         ({"on": [*ON, ("r1.a", "r3.c")]}, errors.ArgumentError, ["cycle"]),

@@ -42,6 +42,10 @@ def join(
     The result holds every pair of rows that Spark's own inner join of the same rows holds, each
     exactly once, across crashes and restarts. It is an ordinary DataFrame: write it anywhere.
 
+    Watermarks do not pass through the join. With one behind it, results that were put off for lack
+    of `memory` come when their windows have closed, and Spark drops them as late: group by windows
+    before the join, leave `memory` out, or aggregate what the sink has written.
+
     on: a column name, a list of names, or pairs `("left_column", "right_column")`. A name used on
         both sides appears once in the output. Numbers of two types are compared as Spark compares
         them, a long with a double as doubles; what is in the output keeps its type.
@@ -90,6 +94,8 @@ def join_all(
     One operator takes all inputs in, so that no intermediate result is kept or shuffled. The result
     holds what a cascade of Spark's inner joins of the same rows holds, each combination exactly
     once, across crashes and restarts.
+
+    Watermarks do not pass through it, and behind it drop results that were put off; see `join`.
 
     inputs: two to eight DataFrames by name.
     on: pairs `("input.column", "input.column")`, a name that inputs share (all that have such a
@@ -152,6 +158,9 @@ def enrich(
     The table is staged once, below `state`, as sorted pages of the columns that are needed; the
     stream is joined with that copy inside the memory budget, exactly once across crashes and
     restarts. The same call takes a batch DataFrame in place of the stream.
+
+    Watermarks do not pass through it. Rows may wait for a later micro-batch, and a watermark behind
+    it then drops their results as late: group by windows before it, or aggregate the sink's table.
 
     table: a batch DataFrame, the path of Parquet files, or the name of a table. Or an Iceberg or
         Delta table, read at its newest snapshot: the path of its folder, of an Iceberg metadata

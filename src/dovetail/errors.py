@@ -64,6 +64,10 @@ class EnvironmentProblemError(DovetailError):
     """Java, Spark or the Python of the workers is missing or too old."""
 
 
+class EventTimeWarning(UserWarning):
+    """A plan in which watermarks do not do what they seem to: it runs, but may lose results."""
+
+
 class SiteError(DovetailError):
     """Something about a site that runs as a process of its own; the subclasses say what."""
 

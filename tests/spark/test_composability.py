@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import dovetail
+from dovetail.errors import EventTimeWarning
 
 pytestmark = pytest.mark.spark
 
@@ -163,9 +164,10 @@ def test_operators_when_around_a_join_then_equal_spark(inputs: Any) -> None:
     left = upstream(inputs.stream("left").withColumn("k", F.col("k").cast("string")))
     left = left.withWatermark("at", "10 seconds")
     right = inputs.stream("right").withColumn("k", F.col("k").cast("string"))
-    joined = dovetail.join(
-        left.drop("left_text"), right, on="k", memory=TINY, partitions=2, state=inputs.state
-    )
+    with pytest.warns(EventTimeWarning):
+        joined = dovetail.join(
+            left.drop("left_text"), right, on="k", memory=TINY, partitions=2, state=inputs.state
+        )
     inputs.run(downstream(joined))
     batch_left = upstream(inputs.batch("left").withColumn("k", F.col("k").cast("string")))
     batch_right = inputs.batch("right").withColumn("k", F.col("k").cast("string"))

@@ -21,6 +21,11 @@ from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.twoway import ALGORITHMS, TwoWaySpec
 from dovetail.twoway.base import WORKING_SHARE
 
+#: of results that were put off
+DROPPED_AS_LATE = (
+    "their results come when windows behind a watermark may have closed, and would be dropped "
+    "there as late: group by windows before the join, or aggregate what the sink has written"
+)
 ASSUMED_BYTES = 16  #: of a string or a binary
 _ASSUMED_ITEMS = 4  # of a list or a map
 _WIDTH = 96  # of a line of text
@@ -272,6 +277,7 @@ def _ending(plan: PlannedJoin) -> list[str]:
         lines.insert(0, f"reactive: blocks on disk meet {_WHEN_SILENT[plan.algorithm]}")
     if plan.streaming:
         lines.append("in slices of time, so that new rows do not wait; then no micro-batch runs")
+        lines.append(DROPPED_AS_LATE)
     return lines
 
 

@@ -6,7 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.costs.cascade import Cost, Counted, best_cascade, cost_of_all, results_of
-from dovetail.costs.explain import Explanation, RowWidth, beyond_budget, columns_of, row_width
+from dovetail.costs.explain import (
+    DROPPED_AS_LATE,
+    Explanation,
+    RowWidth,
+    beyond_budget,
+    columns_of,
+    row_width,
+)
 from dovetail.costs.shares import Grid
 from dovetail.kernel.memory import format_bytes
 from dovetail.multiway import MultiWaySpec
@@ -121,6 +128,8 @@ def _memory(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
         f"  {format_bytes(working):>9}  working memory: slices, combinations, output",
         f"  {format_bytes(share - working):>9}  rows, indexes, the input batch, blocks read back",
     ]
+    if plan.streaming:
+        lines += ["what does not fit goes to disk and is joined later", DROPPED_AS_LATE]
     limit = f"an input batch has up to {plan.batch_rows:,} rows ({format_bytes(batch)})"
     setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
     return [*lines, f"{limit}: {setting}", *beyond_budget(batch, (share - working) // 2)]

@@ -8,7 +8,7 @@ for this machine, since that is where `enrich` would run.
 from dataclasses import replace
 
 from dovetail.costs.choice import choose
-from dovetail.costs.explain import Explanation, columns_of, keys_of
+from dovetail.costs.explain import DROPPED_AS_LATE, Explanation, columns_of, keys_of
 from dovetail.costs.predictions import (
     ALIKE,
     PlannedEnrich,
@@ -138,6 +138,7 @@ def _memory(plan: PlannedEnrich) -> list[str]:
         f"{format_bytes(plan.memory_bytes)} in all{part}, {format_bytes(share)} for each partition",
         f"  {format_bytes(int(share * WORKING_SHARE)):>9}  working memory",
         "the rest holds the cache, the rows that wait, and the input batch",
+        *(["rows may wait for a later micro-batch", DROPPED_AS_LATE] if plan.streaming else []),
     ]
 
 

@@ -53,8 +53,11 @@ from dovetail.spark.staging import check_staged_budget, ensure_staged
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.spark.streamkeys import SAMPLED_ROWS, StreamKeys
 from dovetail.spark.tables import OpenTable, Table, open_table
+from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import EnrichOptions, EnrichSpec, enrich_spec
 
+# rows wait for others with which they share a read, in whatever memory
+WITHOUT_DEFERRING = "enrich what has been aggregated"
 _log = logging.getLogger("dovetail")
 _refreshers: dict[Path, threading.Event] = {}  # ends the thread that looks after a state
 
@@ -68,6 +71,7 @@ def plan_enrich(
 ) -> DataFrame:
     """The enriched DataFrame; arguments are checked first, then the table is staged."""
     check_is_frame("the stream", stream)
+    warn_of_watermarks({"the stream": stream}, defers=WITHOUT_DEFERRING)
     session = stream.sparkSession
     if options.refresh is not None and isinstance(table, DataFrame):
         raise ArgumentError(

@@ -29,13 +29,14 @@ from dovetail.semistream import StagedTable
 from dovetail.spark.endings import MAX_SLICE_MS
 from dovetail.spark.layout import arrow_schema
 from dovetail.spark.metrics import progress
-from dovetail.spark.plan import resolve_join
+from dovetail.spark.plan import resolve_join, without_deferring
 from dovetail.spark.sampling import sample_keys
 from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
 from dovetail.spark.streamkeys import StreamKeys
 from dovetail.spark.tables import OpenTable
+from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import (
     TABLES,
     EnrichOptions,
@@ -70,6 +71,7 @@ def explain_planned(
     spec, state, note = resolve_for_words(
         lambda chosen: resolve_join(left, right, chosen, name), options
     )
+    warn_of_watermarks({"left": left, "right": right}, defers=without_deferring(spec))
     frames = history or (None if left.isStreaming else (left, right))
     if frames is not None and sample_rows and samples is None:
         one, two = (frame.limit(WIDTH_ROWS).toArrow() for frame in frames)

@@ -23,10 +23,11 @@ from dovetail.multiway import Edge
 from dovetail.spark.bands import band_partitions
 from dovetail.spark.explain import BATCH_ROWS, WIDTH_ROWS, resolve_for_words
 from dovetail.spark.layout import compared_keys, partition_of, quoted
-from dovetail.spark.plan import with_keys
+from dovetail.spark.plan import with_keys, without_deferring
 from dovetail.spark.plan_all import cell_counts, known_shares, resolve_join_all
 from dovetail.spark.sampling import MATCHING_IN_CELL
 from dovetail.spark.shares import Inputs, checked_history
+from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import JoinAllOptions, JoinAllSpec
 
 
@@ -46,6 +47,7 @@ def explain_join_all_planned(
     spec, state, note = resolve_for_words(
         lambda chosen: resolve_join_all(inputs, chosen, name, history), options
     )
+    warn_of_watermarks(inputs, defers=without_deferring(spec))
     first = next(iter(inputs.values()))
     plan = PlannedJoinAll(
         spec=spec.multiway,

@@ -12,11 +12,12 @@ from dovetail.costs.latency import pages_within
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import profile
 from dovetail.errors import ArgumentError
-from dovetail.spark.enrich import resolve_enrich
+from dovetail.spark.enrich import WITHOUT_DEFERRING, resolve_enrich
 from dovetail.spark.explain import planned_enrich, resolve_for_words
 from dovetail.spark.plan import check_is_frame
 from dovetail.spark.streamkeys import StreamKeys
 from dovetail.spark.tables import Table, open_table
+from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import EnrichOptions
 
 
@@ -46,6 +47,7 @@ def explain_enrich_planned(
     Nothing is staged or written.
     """
     check_is_frame("the stream", stream)
+    warn_of_watermarks({"the stream": stream}, defers=WITHOUT_DEFERRING)
     asked = profile(wanted.storage)
     opened = open_table(stream.sparkSession, table)
     keys = StreamKeys(stream, wanted.history, wanted.sample_rows)

@@ -42,7 +42,8 @@ from dovetail.spark.session import check_session
 from dovetail.spark.sources import register_once
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
-from dovetail.specs import JobSpec, JoinOptions, JoinSpec, join_spec
+from dovetail.spark.watermarks import warn_of_watermarks
+from dovetail.specs import JobSpec, JoinAllSpec, JoinOptions, JoinSpec, join_spec
 
 _TARGET = "__dovetail_target"
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
@@ -51,6 +52,7 @@ _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 def plan_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: str) -> DataFrame:
     """The joined DataFrame; every argument is checked before anything is built."""
     spec = resolve_join(left, right, options, name)
+    warn_of_watermarks({"left": left, "right": right}, defers=without_deferring(spec))
     schemas = (left.schema, right.schema)
     layout = union_layout(*schemas)
     frames = [
@@ -102,6 +104,13 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
     check_widening(session, *spec.twoway.schemas, spec.twoway.left_keys, spec.twoway.right_keys)
     check_state((left, right), spec)
     return spec
+
+
+def without_deferring(spec: JoinSpec | JoinAllSpec) -> str | None:
+    """How a join that may put results off would put none off; None if it does not."""
+    if spec.memory_bytes is None or spec.algorithm == "shj":
+        return None
+    return "leave memory= out, so that nothing is put off"
 
 
 def default_state(session: SparkSession, name: str) -> str:

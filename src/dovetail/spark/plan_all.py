@@ -39,12 +39,14 @@ from dovetail.spark.plan import (
     clock_of,
     default_state,
     with_keys,
+    without_deferring,
 )
 from dovetail.spark.session import check_session
 from dovetail.spark.shares import Inputs, checked_history, dimension_hashes, sample_hashes
 from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.state import IDENTITY, read_identity
 from dovetail.spark.step import batch_step, streaming_step
+from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import (
     JoinAllOptions,
     JoinAllSpec,
@@ -62,6 +64,7 @@ def plan_join_all(
 ) -> DataFrame:
     """The joined DataFrame; every argument is checked before anything is built."""
     spec = resolve_join_all(inputs, options, name, history)
+    warn_of_watermarks(inputs, defers=without_deferring(spec))
     frames = list(inputs.values())
     layout = union_layout(*(frame.schema for frame in frames))
     shuffled = _shuffled(frames, spec, layout)

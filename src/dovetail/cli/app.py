@@ -30,11 +30,11 @@ _EXAMPLES = """
 
   [cyan]dovetail doctor[/cyan]                   is all here that Spark needs?
 
-  [cyan]dovetail run examples/job.toml[/cyan]    run the job that a file describes
+  [cyan]dovetail run job.toml[/cyan]             run the job that a file describes
 
   [cyan]dovetail top ckpt/join[/cyan]            watch a running join
 
-  [cyan]dovetail site run --local examples/sites.toml[/cyan]   join streams at distant sites
+  [cyan]dovetail site run --local sites.toml[/cyan]   join streams at distant sites
 """
 
 

@@ -26,11 +26,11 @@ JOIN_SAMPLE_ROWS = 20_000  #: if nothing else is asked for, and both inputs are 
 EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail explain examples/job.toml[/cyan]
+  [cyan]dovetail explain job.toml[/cyan]                 see dovetail run --help
 
-  [cyan]dovetail explain examples/enrich.toml[/cyan]     algorithms compared
+  [cyan]dovetail explain enrich.toml[/cyan]              a table: algorithms compared
 
-  [cyan]dovetail explain examples/enrich.toml --storage "object store"[/cyan]   on other storage
+  [cyan]dovetail explain enrich.toml --storage "object store"[/cyan]   on other storage
 
   [cyan]dovetail explain job.toml --sample 100000[/cyan]   estimate more closely
 """

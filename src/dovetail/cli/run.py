@@ -27,15 +27,24 @@ NAME = "run"
 EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail run examples/job.toml[/cyan]         two streams joined
-
-  [cyan]dovetail run examples/enrich.toml[/cyan]      a stream joined with a table
-
-  [cyan]dovetail run examples/join_all.toml[/cyan]    several streams joined at once
+  [cyan]dovetail run job.toml[/cyan]                     run it until Ctrl-C
 
   [cyan]dovetail run job.toml --dry-run[/cyan]           check it, start nothing
 
   [cyan]dovetail run job.toml --available-now[/cyan]     take what is there, and end
+
+[bold]A job file[/bold], here with two streams; their folders are named from its own
+
+  left = { format = "parquet", path = "data/orders" }
+
+  right = { format = "parquet", path = "data/payments" }
+
+  join = { on = "order_id", memory = "64MB" }
+
+  sink = { format = "parquet", path = "paid-orders", checkpoint = "ckpt/query" }
+
+With stream = { ... } and enrich = { table = ..., on = ... } a stream is looked up in a table, with
+inputs.NAME = { ... } and join_all = { on = ... } several streams are joined at once.
 """
 
 

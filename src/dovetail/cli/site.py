@@ -26,11 +26,11 @@ ADDRESS_FILE = "address"  #: in a site's data folder: where it listens
 _EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail site run --local examples/sites.toml[/cyan]   three sites on this machine
+  [cyan]dovetail site run --local sites.toml[/cyan]   three sites on this machine
 
-  [cyan]dovetail site plan examples/sites.toml[/cyan]          who will send what to whom
+  [cyan]dovetail site plan sites.toml[/cyan]          who will send what to whom
 
-  [cyan]dovetail site serve examples/site.toml[/cyan]          be one of the sites
+  [cyan]dovetail site serve site.toml[/cyan]          be one of the sites
 
   [cyan]dovetail site run query.toml[/cyan]                    run a query on sites that are served
 """
@@ -47,9 +47,7 @@ app = typer.Typer(
 QueryArgument = Annotated[Path, typer.Argument(metavar="QUERY.TOML", help="The query's file.")]
 
 
-@app.command(
-    epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site serve examples/site.toml[/cyan]"
-)
+@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site serve site.toml[/cyan]")
 def serve(
     config: Annotated[Path, typer.Argument(metavar="SITE.TOML", help="The site's file.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Say warnings and errors only.")] = False,
@@ -84,9 +82,7 @@ def serve(
     server.shutdown()
 
 
-@app.command(
-    epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site plan examples/sites.toml[/cyan]"
-)
+@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site plan sites.toml[/cyan]")
 def plan(query_file: QueryArgument) -> None:
     """Choose a plan for a query and say what it will send. Starts nothing."""
     file = read_query(query_file)
@@ -95,8 +91,8 @@ def plan(query_file: QueryArgument) -> None:
 
 @app.command(
     epilog="[bold]Examples[/bold]\n\n"
-    "  [cyan]dovetail site run --local examples/sites.toml[/cyan]\n\n"
-    "  [cyan]dovetail site run --local examples/sites.toml --intervals 60 --out found.parquet"
+    "  [cyan]dovetail site run --local sites.toml[/cyan]\n\n"
+    "  [cyan]dovetail site run --local sites.toml --intervals 60 --out found.parquet"
     "[/cyan]\n\n"
     "  [cyan]dovetail site run query.toml[/cyan]"
 )

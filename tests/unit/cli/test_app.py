@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dovetail.cli import app as application
 from dovetail.cli import top
 from dovetail.cli.app import app
 from dovetail.cli.failures import failure
+from dovetail.cli.jobfile import JoinJob, read_job
 from dovetail.errors import MemoryBudgetError, StateMissingError
 
 COMMANDS = ["demo", "run", "explain", "top", "doctor", "site"]
@@ -202,3 +204,32 @@ def test_main_when_called_then_leaves_the_user_s_choice_of_python_as_it_is(
         application.main()
     assert not ended.value.code
     assert "PYSPARK_PYTHON" not in os.environ  # what doctor looks at
+
+
+OF_SITES = ("plan", "run", "serve", "status", "stop")
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in COMMANDS), *(["site", name] for name in OF_SITES)]
+)
+def test_help_when_asked_then_names_no_file_that_an_installed_package_lacks(
+    command: list[str], runner: CliRunner
+) -> None:
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "examples/" not in result.output
+
+
+def test_help_of_run_when_its_job_file_is_copied_then_it_is_one(
+    runner: CliRunner, tmp_path: Path
+) -> None:
+    told = runner.invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
+    lines = [line for line in map(str.strip, told.splitlines()) if re.match(r"\w+ = {.*}$", line)]
+    assert len(lines) == 4
+    for name in ("orders", "payments"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    file = tmp_path / "job.toml"
+    file.write_text("\n".join(lines))
+    job = read_job(file)
+    assert isinstance(job, JoinJob)
+    assert job.join.memory == "64MB"

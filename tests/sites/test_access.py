@@ -20,7 +20,6 @@ from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import LinkStatus, SiteClient, Status
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
-from dovetail.sites.live.wire import ENVELOPE
 from dovetail.testing.sites import counted, window_join
 from dovetail.testing.waiting import until_true
 
@@ -30,10 +29,10 @@ SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
 
 def calls(client: Any, options: Any) -> dict[str, Callable[[], Any]]:
     """Every kind of call that Flight has."""
-    path = flight.FlightDescriptor.for_path("input", "q", "S0")
+    path = flight.FlightDescriptor.for_path("q", "S0")
 
     def do_put() -> None:
-        writer, _ = client.do_put(path, ENVELOPE, options)
+        writer, _ = client.do_put(path, SCHEMA, options)
         writer.close()
 
     def exchange() -> None:
@@ -41,10 +40,11 @@ def calls(client: Any, options: Any) -> dict[str, Callable[[], Any]]:
         writer.done_writing()
         reader.read_all()
 
-    actions = ("start", "stop", "queries", "describe", "status", "advance", "trim", "shape")
+    actions = ("start", "stop", "queries", "describe", "status", "advance", "trim", "shape", "put",
+               "messages")  # fmt: skip
     return {
         **{name: lambda n=name: list(client.do_action((n, b"{}"), options)) for name in actions},
-        "put": do_put,
+        "upload": do_put,
         "get": lambda: client.do_get(flight.Ticket(b"{}"), options).read_all(),
         "exchange": exchange,
         "list": lambda: list(client.list_flights(options=options)),

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.errors import SiteError, SiteRefusedError, SiteUnavailableError
 from dovetail.sites import PAPER
-from dovetail.sites.live.deployment import Shape
+from dovetail.sites.live.deployment import Deployment, Shape
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.faults import asking
@@ -21,7 +21,7 @@ from dovetail.sites.live.host import Host
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine
 from dovetail.sites.live.server import SiteServer
-from dovetail.sites.live.wire import MESSAGES, envelopes, put
+from dovetail.sites.live.wire import MESSAGES, PUT, call, envelopes, packed
 from dovetail.testing.sites import counted
 from dovetail.testing.waiting import until_true
 
@@ -118,12 +118,16 @@ def messages_of(machine: Machine, running: Any) -> list[tuple[int, bytes]]:
 def send(running: Any, peer: str, to: str, messages: list[tuple[int, bytes]], last: int) -> int:
     """Send as if we were that host."""
     deployment = running.deployment
-    path = (MESSAGES, deployment.name, deployment.digest, peer)
+    facts = {**of_peer(deployment, peer), "first": 1, "last": last}
+    body = packed(facts, *envelopes(messages))
     with asking("it"), running.sites.access.connect(deployment.addresses[to]) as client:
-        facts = {"first": 1, "last": last}
-        batches = [envelopes(messages)]
-        answer = put(client, running.sites.access, path, batches, facts, 20)
+        answer = call(client, running.sites.access, MESSAGES, body, 20)
     return int(answer["through"])
+
+
+def of_peer(deployment: Deployment, peer: str) -> dict[str, Any]:
+    """What a host says of itself with its messages."""
+    return {"query": deployment.name, "digest": deployment.digest, "peer": peer, **LAST}
 
 
 def found(results: Iterable[tuple[int, pa.RecordBatch]]) -> dict[int, Counter[Any]]:
@@ -165,34 +169,33 @@ def test_messages_when_a_journal_was_lost_then_are_refused(lost, fleet, run) -> 
     here, there = running.deployment.hosts[:2]
     until_true(lambda: running.clients[here].status(running.name).links[there].connected)
     deployment = running.deployment
-    path = (MESSAGES, deployment.name, deployment.digest, here)
     facts = {"first": 9, "last": 12} if lost == "there" else {"first": 1, "last": -1}
+    body = packed({**of_peer(deployment, here), **facts})
     said = "are lost" if lost == "there" else "its journal is damaged"
     client = fleet.access.connect(deployment.addresses[there])
     with client, pytest.raises(SiteRefusedError, match=said), asking("it"):
-        put(client, fleet.access, path, [envelopes([])], facts, 20)
+        call(client, fleet.access, MESSAGES, body, 20)
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("name", "facts", "said"),
     [
-        (("messages", "QUERY", "0123456789abcdef", "h0"), "runs another query"),
-        (("messages", "QUERY", "DIGEST", "h7"), "no other host 'h7'"),
-        (("messages", "other", "DIGEST", "h0"), "does not run a query 'other'"),
-        (("input", "other", "S0"), "does not run a query 'other'"),
-        (("input", "QUERY", "S9"), "no stream 'S9'"),
-        (("nowhere",), "nothing can be put"),
+        (MESSAGES, {"digest": "0123456789abcdef"}, "runs another query"),
+        (MESSAGES, {"peer": "h7"}, "no other host 'h7'"),
+        (MESSAGES, {"query": "other"}, "does not run a query 'other'"),
+        (PUT, {"query": "other"}, "does not run a query 'other'"),
+        (PUT, {"stream": "S9"}, "no stream 'S9'"),
+        ("nothing", {}, "no action 'nothing'; actions are put, messages, start"),
     ],
 )
-def test_put_when_addressed_wrongly_then_says_so(path, said, fleet, run) -> None:
+def test_put_when_addressed_wrongly_then_says_so(name, facts, said, fleet, run) -> None:
     running = run(fleet, 50)
-    names = {"QUERY": running.name, "DIGEST": running.deployment.digest}
     there = running.deployment.addresses["h1"]
-    facts = {"first": 1, "last": 0, "producer": "p", "batch": 0, "part": 0}
+    right = {**of_peer(running.deployment, "h0"), "stream": "S0", "producer": "p"}
+    body = packed({**right, "batch": 0, "part": 0, **facts})
     client = fleet.access.connect(there)
-    where = [names.get(part, part) for part in path]
     with client, pytest.raises(SiteError, match=said), asking(there):
-        put(client, fleet.access, where, [envelopes([])], facts, 9)
+        call(client, fleet.access, name, body, 9)
 
 
 def test_put_when_the_schema_is_another_then_says_both(fleet, run) -> None:
@@ -216,8 +219,6 @@ def test_put_when_the_schema_is_another_then_says_both(fleet, run) -> None:
 def test_messages_when_the_schema_is_another_then_are_refused(fleet, run) -> None:
     running = run(fleet, 5, (PAPER[0],))
     here, there = running.deployment.hosts[:2]
-    path = (MESSAGES, running.name, running.deployment.digest, here)
-    odd = pa.record_batch({"seq": [1], "text": ["x"]})
     machine = Machine(running.deployment, here)
     messages = messages_of(machine, running)
     rubbish = [(1, b"\xff" * 80)]
@@ -225,13 +226,14 @@ def test_messages_when_the_schema_is_another_then_are_refused(fleet, run) -> Non
     swapped = [(1, body.replace(b"S0.", b"X0.")) for _, body in messages if b"S0.ts" in body][:1]
     assert swapped
     with running.sites.access.connect(running.deployment.addresses[there]) as client:
-        for batch, said in (
-            (odd, r"messages come as \['seq', 'body'\]"),
+        for pieces, said in (
+            (envelopes(rubbish)[:1], "messages that are cut off"),
             (envelopes(rubbish), "not a message between sites"),
             (envelopes(swapped), "but stream 'S0' has"),
         ):
+            body = packed(of_peer(running.deployment, here), *pieces)
             with pytest.raises(SiteRefusedError, match=said), asking("it"):
-                put(client, fleet.access, path, [batch], LAST, 20)
+                call(client, fleet.access, MESSAGES, body, 20)
     assert running.clients[there].status(running.name).error is None
 
 
@@ -284,12 +286,12 @@ def test_message_when_it_is_larger_than_the_other_end_takes_then_is_refused(
     host = Host(there, tmp_path, fleet.access, Limits(message_bytes=400, durable=False))
     with SiteServer(host, "grpc://127.0.0.1:0", fleet.access) as server:
         host.start(running.deployment)
-        path = (MESSAGES, running.name, running.deployment.digest, here)
         with fleet.access.connect(f"grpc://127.0.0.1:{server.port}") as client:
             for messages in (large, [(1, bytes(1000))]):
                 said = pytest.raises(SiteRefusedError, match=r"takes at most 400|in one call")
+                body = packed(of_peer(running.deployment, here), *envelopes(messages))
                 with said, asking("it"):
-                    put(client, fleet.access, path, [envelopes(messages)], LAST, 20)
+                    call(client, fleet.access, MESSAGES, body, 20)
         status = host.part(running.name).status()
         assert status["error"] is None
         assert status["links"][here]["repeated"] == 0

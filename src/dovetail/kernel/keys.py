@@ -267,15 +267,21 @@ def _values(column: pa.Array) -> NDArray[Any]:
         width = 1 if pa.types.is_boolean(type_) else type_.bit_width
         unsigned = pa.types.is_unsigned_integer(type_)
         dtype = np.dtype(f"{'u' if unsigned else 'i'}{max(width // 8, 1)}").type
-    return np.frombuffer(column.buffers()[1] or b"", dtype=dtype)[
-        column.offset : column.offset + len(column)
-    ]
+    return _buffer_values(column, dtype, column.offset + len(column))[column.offset :]
+
+
+def _buffer_values(column: pa.Array, dtype: Any, count: int) -> NDArray[Any]:
+    """The first values of the buffer after the validity; it may be longer, by any number of bytes.
+
+    An array without rows may have none.
+    """
+    values: NDArray[Any] = np.frombuffer(column.buffers()[1] or b"", dtype=dtype, count=count)
+    return values
 
 
 def _fixed_width(column: pa.Array, dtype: type, words: int) -> NDArray[Any]:
-    flat: NDArray[Any] = np.frombuffer(column.buffers()[1] or b"", dtype=dtype)
     end = column.offset + len(column)
-    return flat[: end * words].reshape(-1, words)[column.offset :]
+    return _buffer_values(column, dtype, end * words).reshape(-1, words)[column.offset :]
 
 
 def _float_codes(values: NDArray[np.float64]) -> Codes:
@@ -298,8 +304,11 @@ def _hash_bytes(column: pa.Array) -> Codes:
         column = column.cast(pa.binary())
         type_ = column.type
     wide = pa.types.is_large_string(type_) or pa.types.is_large_binary(type_)
-    offsets = np.frombuffer(column.buffers()[1], dtype=np.int64 if wide else np.int32)
-    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    if not len(column):
+        return np.zeros(0, dtype=np.int64)
+    end = column.offset + len(column) + 1
+    offsets = _buffer_values(column, np.int64 if wide else np.int32, end)
+    offsets = offsets[column.offset :].astype(np.int64)
     starts, lengths = offsets[:-1], np.diff(offsets)
     hashes = lengths.astype(np.uint64) * _MIX
     if not len(lengths) or not lengths.any():

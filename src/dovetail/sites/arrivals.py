@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
-from dovetail.sites.query import Query, Stream, times_of
+from dovetail.sites.query import Query, Stream, check_times, times_of
 from dovetail.sites.rows import empty
 
 
@@ -31,11 +31,7 @@ class Arrivals:
     def push(self, rows: pa.RecordBatch) -> None:
         """Rows of any times, in the order of their arrival."""
         column = rows.column(self._stream.time)
-        if column.null_count:
-            raise ArgumentError(
-                f"stream {self._stream.name!r} has rows without a time "
-                f"({self._stream.time} is null): leave them out"
-            )
+        check_times(self._stream, column)
         in_time = self._query.interval_of(times_of(column)) >= self._next
         self.late += rows.num_rows - int(np.count_nonzero(in_time))
         if not in_time.all():

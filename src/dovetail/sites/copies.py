@@ -26,7 +26,7 @@ from dovetail.kernel.keys import Codes
 from dovetail.sites.bloom import Bloom
 from dovetail.sites.compact import counts_parts
 from dovetail.sites.entries import CopiedEntries, OwnedEntries, distinct
-from dovetail.sites.messages import Message, column, narrowed
+from dovetail.sites.messages import SEPARATOR, Message, column, narrowed
 from dovetail.sites.plan import LinkNeeds
 from dovetail.sites.query import StepKey, Stream
 from dovetail.sites.rows import Growing, RowStore
@@ -34,11 +34,10 @@ from dovetail.sites.windows import CountWindow, Mask, Numbers, Times
 
 Parts = dict[str, pa.RecordBatch]
 Facts = dict[str, int | bool]  #: fields of a header
-_SEPARATOR = "\x1f"
 
 
 def _label(kind: str, key: StepKey) -> str:
-    return _SEPARATOR.join([kind, *key.stored])
+    return SEPARATOR.join([kind, *key.stored])
 
 
 def in_order(keys: Iterable[StepKey]) -> list[StepKey]:
@@ -247,7 +246,7 @@ class Copy:
         late = bool(message.parts) and header.interval <= self._probed_through
         self.add_rows(message)
         for name, part in message.parts.items():
-            kind, _, key = name.partition(_SEPARATOR)
+            kind, _, key = name.partition(SEPARATOR)
             if kind == "reset":
                 self.entries[key] = CopiedEntries()
             elif kind == "frozen":
@@ -256,12 +255,12 @@ class Copy:
                 self.entries.pop(key, None)
             elif kind == "counts":
                 entries = self.entries.setdefault(key, CopiedEntries())
-                fresh = message.array(f"entries{_SEPARATOR}{key}")
-                places = f"places{_SEPARATOR}{key}"
+                fresh = message.array(f"entries{SEPARATOR}{key}")
+                places = f"places{SEPARATOR}{key}"
                 some = message.array(places) if places in message.parts else None
                 entries.update(fresh, message.array(name), some)
             elif kind == "bloom":
-                keys = int(message.array(f"keys{_SEPARATOR}{key}")[0])
+                keys = int(message.array(f"keys{SEPARATOR}{key}")[0])
                 self.blooms[key] = Bloom.received(part, keys)
         if header.expired:
             self.store.expire_oldest(header.expired)
@@ -309,17 +308,17 @@ class Copy:
         return self.store.gather(self.store.slots_of(numbers))
 
     def entries_of(self, key: StepKey) -> CopiedEntries:
-        return self.entries.setdefault(_SEPARATOR.join(key.stored), CopiedEntries())
+        return self.entries.setdefault(SEPARATOR.join(key.stored), CopiedEntries())
 
     def bloom_of(self, key: StepKey) -> Bloom | None:
-        return self.blooms.get(_SEPARATOR.join(key.stored))
+        return self.blooms.get(SEPARATOR.join(key.stored))
 
     def check(self) -> None:
         """Every filled key has as many rows here as its owner counts (Algorithm 9, line 36)."""
         for label, entries in self.entries.items():
             filled = entries.codes[entries.filled]
             for key, index in self.store.indexes():
-                if _SEPARATOR.join(key.stored) != label or not len(filled) or entries.frozen:
+                if SEPARATOR.join(key.stored) != label or not len(filled) or entries.frozen:
                     continue
                 alive = (self.store.numbers >= self.store.first) & index.valid.values
                 ordered = np.sort(index.codes.values[alive])

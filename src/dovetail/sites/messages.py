@@ -13,12 +13,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.errors import ArgumentError
+from dovetail.sites.encoded import batch_bytes, read_batch
 
 PLANNER = -1
 MOST_OPEN = 255  #: intervals that an UPDATE can say its sender is not done with
+SEPARATOR = "\x1f"  #: in the name of a part: what it is, and the columns of the key it is of
 _HEADER = struct.Struct("<BhhhhBBqqqqq")
 _PART = struct.Struct("<BHQ")  # how it is written, bytes of the name, bytes of the part
 _AS_STREAM, _AS_NUMBERS = 0, 1
+_KINDS_OF_NUMBERS = frozenset(
+    np.dtype(kind).str
+    for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+)
 HEADER_BYTES = _HEADER.size
 
 
@@ -117,19 +123,12 @@ def encode(message: Message) -> bytes:
     for name, batch in message.parts.items():
         label, numbers = name.encode(), _numbers(batch)
         if numbers is None:
-            written, body = _AS_STREAM, _stream(batch)
+            written, body = _AS_STREAM, batch_bytes(batch)
         else:
             kind = numbers.dtype.str.encode()
             written, body = _AS_NUMBERS, bytes([len(kind)]) + kind + numbers.tobytes()
         pieces += [_PART.pack(written, len(label), len(body)), label, body]
     return b"".join(pieces)
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def _numbers(batch: pa.RecordBatch) -> NDArray[np.generic] | None:
@@ -145,11 +144,16 @@ def _numbers(batch: pa.RecordBatch) -> NDArray[np.generic] | None:
 def _part(written: int, body: bytes) -> pa.RecordBatch:
     if written == _AS_NUMBERS:
         start = 1 + body[0]
-        return column(np.frombuffer(body, dtype=np.dtype(body[1:start].decode()), offset=start))
+        return _numbers_part(body[1:start].decode("ascii"), body[start:])
     if written != _AS_STREAM:
         raise ValueError(f"a part is written in a way ({written}) that is not known")
-    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        return reader.read_next_batch()
+    return read_batch(body, len(body))  # nobody compresses parts
+
+
+def _numbers_part(kind: str, data: bytes) -> pa.RecordBatch:
+    if kind not in _KINDS_OF_NUMBERS:
+        raise ValueError(f"a part of numbers of a kind ({kind!r}) that is not known")
+    return column(np.frombuffer(data, dtype=np.dtype(kind)))
 
 
 def decode(data: bytes) -> Message:
@@ -164,16 +168,11 @@ def decode(data: bytes) -> Message:
             at += name_bytes
             if at + body_bytes > len(data):
                 raise ValueError("the last part is cut off")
+            if name in parts:
+                raise ValueError(f"the part {name!r} comes twice")
             parts[name] = _part(written, data[at : at + body_bytes])
             at += body_bytes
-    except (
-        struct.error,
-        ValueError,
-        TypeError,
-        IndexError,
-        pa.ArrowInvalid,
-        StopIteration,
-    ) as error:
+    except (struct.error, ValueError, TypeError, IndexError, pa.ArrowException) as error:
         raise ArgumentError(
             f"not a message between sites ({error}); do both ends run the same version?"
         ) from error

@@ -16,6 +16,10 @@ from dovetail.errors import ArgumentError, KeyTypeError, UnknownColumnError
 from dovetail.kernel.keys import KeyCodec
 from dovetail.sites.windows import Times, Window
 
+#: No time is further from 0. Times are 64-bit numbers; an eighth of their range is left for what is
+#: added to them, such as windows and delays. (In nanoseconds since 1970 that is the year 2225.)
+MOST_TIME = 7 << 60
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -177,6 +181,21 @@ class Query:
 def times_of(column: pa.Array) -> Times:
     """A time column as 64-bit numbers."""
     return KeyCodec((column.type,)).encode([column])[0]
+
+
+def check_times(stream: Stream, column: pa.Array) -> None:
+    """Refuse rows without a time, or with one that cannot be reckoned with."""
+    if column.null_count:
+        raise ArgumentError(
+            f"stream {stream.name!r} has rows without a time ({stream.time} is null): leave them "
+            "out"
+        )
+    times = times_of(column)
+    if len(times) and (times.min() < -MOST_TIME or times.max() > MOST_TIME):
+        raise ArgumentError(
+            f"stream {stream.name!r} has times from {times.min()} to {times.max()}: they must be "
+            f"within {MOST_TIME} of 0, to be reckoned with as 64-bit numbers"
+        )
 
 
 def topology(kind: str, names: Sequence[str], columns: Sequence[str]) -> list[tuple[str, str]]:

@@ -14,10 +14,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dovetail.errors import SiteUnavailableError
+from dovetail.sites.encoded import batch_bytes
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.deployment import Clock, Deployment, Shape
-from dovetail.sites.live.faults import asking
-from dovetail.sites.live.wire import INPUT, put
+from dovetail.sites.live.faults import asking, understanding
+from dovetail.sites.live.wire import PUT, call, packed
 from dovetail.sites.query import Query
 from dovetail.sites.tree import AnyPlan, plan_of_json
 
@@ -170,31 +171,39 @@ class SiteClient:
         return self._client
 
     def _act(self, name: str, facts: dict[str, Any], timeout: float = _CALL_SECONDS) -> Any:
+        return self._call(name, json.dumps(facts).encode(), timeout)
+
+    def _call(self, name: str, body: bytes, timeout: float) -> dict[str, Any]:
         with asking(self.address):
-            action = flight.Action(name, json.dumps(facts).encode())
-            (answer,) = self._flight().do_action(action, self.access.options(timeout))
-            return json.loads(answer.body.to_pybytes())
+            return call(self._flight(), self.access, name, body, timeout)
 
     # --- queries --------------------------------------------------------------------------------
 
     def start(self, deployment: Deployment) -> bool:
         """Hand out a query; False if it was running already."""
-        return bool(self._act("start", deployment.to_json())["started"])
+        answer = self._act("start", deployment.to_json())
+        with understanding(self.address):
+            return bool(answer["started"])
 
     def stop(self, query: str, *, forget: bool = False) -> None:
         """End a query; with `forget` for good, or it goes on when the site is started again."""
         self._act("stop", {"query": query, "forget": forget})
 
     def queries(self) -> list[str]:
-        return list(self._act("queries", {})["queries"])
+        answer = self._act("queries", {})
+        with understanding(self.address):
+            return list(map(str, answer["queries"]))
 
     def describe(self, query: str) -> Description:
         answer = self._act("describe", {"query": query})
-        deployment = Deployment.from_json(answer["deployment"])
-        return Description(deployment, answer["host"], answer["put_bytes"])
+        with understanding(self.address):
+            deployment = Deployment.from_json(answer["deployment"])
+            return Description(deployment, answer["host"], int(answer["put_bytes"]))
 
     def status(self, query: str) -> Status:
-        return Status.from_json(self._act("status", {"query": query}))
+        answer = self._act("status", {"query": query})
+        with understanding(self.address):
+            return Status.from_json(answer)
 
     def shape(self, query: str, peer: str, shape: Shape) -> None:
         """Hold messages from this site to another back, for experiments."""
@@ -214,22 +223,21 @@ class SiteClient:
 
         Waits while the site is behind or away, up to `timeout` seconds.
         """
-        facts = {"producer": producer, "batch": batch, "part": part, "until": until}
-        batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-        if not batches:
-            batches = [pa.RecordBatch.from_pylist([], schema=rows.schema)]
-
+        facts = {
+            "query": query, "stream": stream, "producer": producer, "batch": batch, "part": part,
+            "until": until,
+        }  # fmt: skip
+        body = packed(facts, batch_bytes(_as_one(rows)))
         attempts = 0
 
-        def call(left: float) -> PutAck:
+        def put(left: float) -> PutAck:
             nonlocal attempts
             attempts += 1
-            with asking(self.address):
-                path = (INPUT, query, stream)
-                answer = put(self._flight(), self.access, path, batches, facts, left)
-            return PutAck(**answer, repeated=attempts > 1)
+            answer = self._call(PUT, body, left)
+            with understanding(self.address):
+                return PutAck(bool(answer["duplicate"]), int(answer["late"]), attempts > 1)
 
-        ack: PutAck = self._patiently(call, timeout)
+        ack: PutAck = self._patiently(put, timeout)
         return ack
 
     def advance(self, query: str, stream: str, until: int, timeout: float = _CALL_SECONDS) -> None:
@@ -254,8 +262,10 @@ class SiteClient:
 
     def result_range(self, query: str) -> tuple[int, int]:
         """The numbers of the first and the last result that can be read."""
-        first, last = self._act("range", {"query": query})["range"]
-        return first, last
+        answer = self._act("range", {"query": query})
+        with understanding(self.address):
+            first, last = answer["range"]
+            return int(first), int(last)
 
     def results(
         self, query: str, after: int = 0, through: int | None = None, wait: float = 0.0
@@ -266,9 +276,24 @@ class SiteClient:
             ticket = flight.Ticket(json.dumps(facts).encode())
             reader = self._flight().do_get(ticket, self.access.options(_READ_SECONDS + wait))
             for chunk in reader:
-                label = json.loads(chunk.app_metadata.to_pybytes())
-                yield Result(label["seq"], label["interval"], chunk.data)
+                yield self._result(chunk)
+
+    def _result(self, chunk: Any) -> Result:
+        """A result that can be worked with, whoever has sent it."""
+        with understanding(self.address):
+            chunk.data.validate(full=True)
+            label = json.loads(chunk.app_metadata.to_pybytes())
+            return Result(int(label["seq"]), int(label["interval"]), chunk.data)
 
     def trim(self, query: str, through: int) -> None:
         """Results up to this number are not needed any more."""
         self._act("trim", {"query": query, "through": through})
+
+
+def _as_one(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    batches = rows.to_batches()
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=rows.schema)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -18,6 +18,7 @@ from dovetail.errors import SiteRefusedError
 _REMEMBERED = 64  # calls of a link
 _SAFETY = 1.5  # over what was measured
 _LATELY = 10.0  # seconds
+_YEAR = 366 * 24 * 3600.0
 Report = tuple[float, float, bool]  #: when (by the host's own clock), the longest, of all its links
 
 
@@ -46,11 +47,13 @@ class Delays:
         try:
             for host, (when, seconds, complete) in reports.items():
                 report = (float(when), float(seconds), bool(complete))
+                if not (0 <= report[0] <= time.time() + _YEAR and 0 <= report[1] <= _YEAR):
+                    raise ValueError(f"{host}: {report}")
                 if host in self._own and report[0] > self._told.get(host, (0.0,))[0]:
                     self._told[host] = report
                     self._heard[host] = self._clock()
-        except (AttributeError, TypeError, ValueError) as error:
-            raise SiteRefusedError(f"these are no delays of hosts: {reports!r}") from error
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise SiteRefusedError(f"these are no delays of hosts: {error}") from error
 
     def reports(self) -> dict[str, Report]:
         """What is known here of all hosts."""

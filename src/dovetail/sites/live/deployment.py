@@ -15,7 +15,7 @@ import pyarrow as pa
 from dovetail.errors import ArgumentError
 from dovetail.sites.costs import LinkPrice, Prices
 from dovetail.sites.plan import PAPER, Algorithm
-from dovetail.sites.query import Query, Stream
+from dovetail.sites.query import MOST_TIME, Query, Stream
 from dovetail.sites.tree import AnyPlan, Level, TreePlan, levels_of, plan_of_json
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
 
@@ -34,11 +34,15 @@ class Shape:
     cut: bool = False
 
     def __post_init__(self) -> None:
-        if self.latency < 0 or self.bandwidth <= 0:
+        numbers = not any(isinstance(v, bool | str) for v in (self.latency, self.bandwidth))
+        # written so that NaN is refused
+        if not (numbers and 0 <= self.latency < math.inf and self.bandwidth > 0):
             raise ArgumentError(
                 f"a link of latency {self.latency} s and bandwidth {self.bandwidth} bytes/s: "
                 "the latency must be 0 or more, the bandwidth above 0"
             )
+        if not isinstance(self.cut, bool):
+            raise ArgumentError(f"cut={self.cut!r}: true or false")
 
     def to_json(self) -> dict[str, Any]:
         bandwidth = None if math.isinf(self.bandwidth) else self.bandwidth
@@ -46,7 +50,11 @@ class Shape:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Shape":
-        return cls(data["latency"], data["bandwidth"] or math.inf, data["cut"])
+        try:
+            bandwidth = data["bandwidth"]
+            return cls(data["latency"], math.inf if bandwidth is None else bandwidth, data["cut"])
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(f"a shape is latency, bandwidth and cut ({error})") from error
 
 
 def prices_of(shapes: Mapping[tuple[str, str], Shape], second: float) -> Prices:
@@ -84,6 +92,10 @@ class Deployment:
 
     def __post_init__(self) -> None:
         check_name("a query", self.name)
+        whole = {n: getattr(self, n) for n in ("first_interval", "ahead", "replan_every")}
+        for name, value in whole.items():
+            if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_TIME:
+                raise ArgumentError(f"{name}={value!r}: a whole number of 64 bits")
         if self.clock not in CLOCKS or self.unit not in UNITS:
             raise ArgumentError(
                 f"clock={self.clock!r}, unit={self.unit!r}: clocks are {', '.join(CLOCKS)}, units "
@@ -163,7 +175,10 @@ class Deployment:
             shapes = values["shapes"]
             values["shapes"] = {(a, b): Shape.from_json(shape) for a, b, shape in shapes}
             return cls(**values)
-        except (KeyError, TypeError, ValueError, pa.ArrowInvalid) as error:
+        except (
+            KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
+            OSError, pa.ArrowException,
+        ) as error:  # fmt: skip
             if isinstance(error, ArgumentError):
                 raise
             raise ArgumentError(

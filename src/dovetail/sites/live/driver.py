@@ -42,9 +42,11 @@ from dovetail.sites.live.machine import Machine, rows_bytes
 from dovetail.sites.live.outbox import Outbox
 from dovetail.sites.live.results import ResultLog
 from dovetail.sites.messages import Message, decode
+from dovetail.sites.query import MOST_TIME
 
 _log = logging.getLogger(__name__)
 _LONGEST_WAIT = 0.5  # seconds
+_MOST_INTERVALS = 1_000_000_000  # that `until` may be ahead
 _TICKS_IN_A_ROUND = 8  # messages are not to wait while many intervals end at once
 _ADVICE = {
     "rows": "if nothing changes, say how far the rows of all streams are complete (until)",
@@ -146,6 +148,7 @@ class Driver:
     ) -> tuple[bool, int]:
         """Rows of a stream: whether they had been put before, and how many were late in all."""
         facts = {**facts, "stream": stream}
+        self._check_until(stream, facts.get("until"))
         body = rows_bytes(rows)
         deadline = time.monotonic() + timeout
         if body and not self._has_room():
@@ -159,6 +162,24 @@ class Driver:
                 )
         happened = self._submit(Job(What.INPUT, facts, body, rows, Future()), deadline)
         return not happened, self._machine.feeds[stream].arrivals.late
+
+    def _check_until(self, stream: str, until: int | None) -> None:
+        """Refuse a time up to which nobody can be: it would make all rows late, for good.
+
+        Intervals end one by one, so a stream cannot be that far ahead of itself: to get there would
+        take a day or more.
+        """
+        if until is None:
+            return
+        query = self.deployment.query
+        reached = self._machine.feeds[stream].next_interval
+        most = min(query.boundary(reached + _MOST_INTERVALS), MOST_TIME)
+        if not -MOST_TIME <= until <= most:
+            raise SiteRefusedError(
+                f"until={until} cannot be: stream {stream!r} is at {query.boundary(reached)}, and "
+                f"nothing is complete up to more than {_MOST_INTERVALS:,} intervals later, nor "
+                f"beyond {MOST_TIME}. Is it in the unit of the times ({self.deployment.unit})?"
+            )
 
     def _hold_for(self, stream: str, facts: dict[str, Any], seconds: float) -> None:
         """A producer has to wait: if that is because of us, intervals will wait for it in turn."""

@@ -7,10 +7,9 @@ each level, so on the way between hosts the ends are numbered through, level aft
 from dataclasses import replace
 from itertools import accumulate
 
-import pyarrow as pa
-
 from dovetail.errors import ArgumentError
-from dovetail.sites.messages import MOST_OPEN, PLANNER, Header, Kind, Message
+from dovetail.sites.contents import check_header, check_parts
+from dovetail.sites.messages import PLANNER, Header, Kind, Message
 from dovetail.sites.query import Stream
 from dovetail.sites.tree import Level
 
@@ -18,11 +17,6 @@ from dovetail.sites.tree import Level
 _PLANNERS_END = {
     Kind.STATISTICS: (False, True), Kind.READY: (False, True),
     Kind.PREPARE: (True, False), Kind.COMMIT: (True, False),
-}  # fmt: skip
-# of each of these sets of parts, a message must have one
-_PARTS = {
-    Kind.PROBE: [{"probe", "rows", "refs"}], Kind.KEYS: [{"keys", "bloom"}],
-    Kind.PREPARE: [{"plan"}], Kind.PASSED: [{"passed"}],
 }  # fmt: skip
 
 
@@ -69,32 +63,13 @@ class Ends:
         ends = header.sender == PLANNER, header.receiver == PLANNER
         if ends != _PLANNERS_END.get(header.kind, (False, False)):
             raise ArgumentError(f"a message of a kind that does not go this way: {header}")
-        if missing := [n for n in _PARTS.get(header.kind, ()) if not n & set(message.parts)]:
-            raise ArgumentError(f"a message without {' or '.join(sorted(missing[0]))}: {header}")
         levels = {self._streams[n][0] for n in (header.sender, header.receiver) if n != PLANNER}
         if len(levels) > 1:
             raise ArgumentError(f"a message between streams that no join has: {header}")
         level = self._levels[levels.pop()] if levels else self._levels[0]
-        self._check_rows(level, message)
-
-    def _check_rows(self, level: Level, message: Message) -> None:
-        """The step, and the columns of rows, must be of the level's query."""
-        header, names = message.header, level.query.names
-        steps = MOST_OPEN + 1 if header.kind == Kind.UPDATE else max(1, len(names) - 1)
-        if not (0 <= header.head < len(names) and 0 <= header.step < steps):
-            raise ArgumentError(f"a message of a step that no plan has: {header}")
-        if "rows" in message.parts and header.sender != PLANNER:
-            _check_columns(message.parts["rows"].schema, [self.stream(header.sender)])
-        if "probe" in message.parts:
-            found = message.parts["probe"].schema
-            parts = {name.partition(".")[0] for name in found.names}
-            joined = [stream for stream in level.query.streams if stream.name in parts]
-            if names[header.head] not in parts or len(joined) != header.step + 1:
-                raise ArgumentError(
-                    f"a message with rows of {', '.join(sorted(parts))} for step {header.step} of "
-                    f"{names[header.head]!r}"
-                )
-            _check_columns(found, joined)
+        check_header(header, level.query)
+        sender = None if header.sender == PLANNER else self.stream(header.sender)
+        check_parts(message, level.query, sender)
 
 
 def _moved(message: Message, by: int) -> Message:
@@ -103,14 +78,3 @@ def _moved(message: Message, by: int) -> Message:
         return message
     moved = replace(header, sender=header.sender + by, receiver=header.receiver + by)
     return Message(moved, message.parts)
-
-
-def _check_columns(found: pa.Schema, streams: list[Stream]) -> None:
-    """Rows must have the columns of these streams, in whichever order the streams are."""
-    wanted = pa.schema([field for stream in streams for field in stream.qualified])
-    fields = ({(field.name, field.type) for field in schema} for schema in (wanted, found))
-    if len(found) != len(wanted) or next(fields) != next(fields):
-        raise ArgumentError(
-            f"a message with rows of {found.names} ({found.types}), but stream "
-            f"{' and '.join(repr(s.name) for s in streams)} has {wanted.names} ({wanted.types})"
-        )

@@ -1,6 +1,7 @@
 """Errors over the wire: what a site says is what its client raises."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dovetail.errors import (
+    ArgumentError,
     DovetailError,
     SiteAccessError,
     SiteError,
@@ -16,20 +18,41 @@ from dovetail.errors import (
     SiteUnavailableError,
 )
 
+_log = logging.getLogger(__name__)
+_MOST_NUMBER = (1 << 63) - 1
+_YEAR = 366 * 24 * 3600
+_MOST_SHOWN = 60
+_KINDS = {
+    str: "a text", int: "a whole number", dict: "an object", list: "a list", bool: "true or false",
+}  # fmt: skip
 _MOST_CHARACTERS = 2000  # of a message; it travels in a header
 
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """In a server: an error of ours becomes one that Flight can carry."""
+    """In a server: an error of ours becomes one that Flight can carry.
+
+    Of any other, the caller hears its kind only; the site's log has the rest.
+    """
     try:
         yield
     except DovetailError as error:
         again = isinstance(error, SiteUnavailableError)
-        message = str(error)[:_MOST_CHARACTERS]
-        info = json.dumps({"again": again, "message": message}).encode()
-        kind = flight.FlightUnavailableError if again else flight.FlightServerError
-        raise kind(message, info) from error
+        raise _carried(str(error), again=again) from error
+    except flight.FlightError:
+        raise
+    except Exception as error:  # noqa: BLE001 - its traceback is for the log, not for a caller
+        _log.exception("a call has failed")
+        text = f"the site failed inside ({type(error).__name__}): its log says where"
+        raise _carried(text, again=False) from None
+
+
+def _carried(message: str, *, again: bool) -> Exception:
+    message = message[:_MOST_CHARACTERS]
+    info = json.dumps({"again": again, "message": message}).encode()
+    kind = flight.FlightUnavailableError if again else flight.FlightServerError
+    error: Exception = kind(message, info)
+    return error
 
 
 @contextmanager
@@ -39,6 +62,21 @@ def asking(address: str) -> Iterator[None]:
         yield
     except (flight.FlightError, pa.ArrowException, OSError) as error:
         raise translated(error, address) from error
+
+
+@contextmanager
+def understanding(address: str) -> Iterator[None]:
+    """In a client: an answer that is none becomes an error of ours."""
+    try:
+        yield
+    except (pa.ArrowException, AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+        if isinstance(e, DovetailError) and not isinstance(e, ArgumentError):
+            raise
+        text = str(e).partition("\n")[0]
+        raise SiteRefusedError(
+            f"{address} has answered as no site does ({type(e).__name__}: {text}). Nothing of the "
+            "answer was used; do both ends run the same version?"
+        ) from e
 
 
 def translated(error: BaseException, address: str) -> SiteError:
@@ -68,16 +106,52 @@ def translated(error: BaseException, address: str) -> SiteError:
     return SiteError(f"{address} failed: {text}")
 
 
-def facts_of(metadata: bytes, wanted: Mapping[str, type]) -> dict[str, Any]:
+def facts_of(data: bytes, wanted: Mapping[str, type]) -> dict[str, Any]:
     """JSON that came with a call, with at least these facts."""
     try:
-        facts = json.loads(metadata)
+        facts = json.loads(data)
+        if not isinstance(facts, dict):
+            raise TypeError(f"{type(facts).__name__} instead of an object")
         for name, kind in wanted.items():
-            if not isinstance(facts[name], kind) or isinstance(facts[name], bool):
-                raise TypeError(f"{name} is {facts[name]!r}")
-    except (ValueError, KeyError, TypeError) as error:
+            if name not in facts:
+                raise TypeError(f"{name} is missing")
+            _check_fact(name, facts[name], kind)
+    except (ValueError, TypeError, RecursionError) as error:
         raise SiteRefusedError(
-            f"a call without what belongs to it ({type(error).__name__}: {error}); do both ends "
-            "run the same version?"
+            f"a call without what belongs to it ({error}); do both ends run the same version?"
         ) from error
-    return dict(facts)
+    return facts
+
+
+def _check_fact(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{name}={_shown(value)} has to be {_KINDS[kind]}")
+    if kind is int and not -_MOST_NUMBER <= value <= _MOST_NUMBER:
+        raise TypeError(f"{name}={_shown(value)} does not fit into 64 bits")
+
+
+def optional(facts: Mapping[str, Any], name: str, kind: type) -> Any:
+    """A fact that may be missing or null."""
+    value = facts.get(name)
+    if value is not None:
+        try:
+            _check_fact(name, value, kind)
+        except TypeError as error:
+            raise SiteRefusedError(str(error)) from None
+    return value
+
+
+def seconds_of(facts: Mapping[str, Any], name: str) -> float:
+    """A fact that is a span of time; 0 if it is missing."""
+    given: Any = facts.get(name)
+    value = 0.0 if given is None else given
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        value = -1
+    if not 0 <= value <= _YEAR:  # nor NaN
+        raise SiteRefusedError(f"{name}={_shown(given)} has to be seconds, from 0 to {_YEAR:,}")
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

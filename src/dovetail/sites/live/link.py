@@ -10,6 +10,7 @@ import logging
 import random
 import threading
 import time
+from typing import Any
 
 from pyarrow import flight
 
@@ -22,7 +23,7 @@ from dovetail.errors import (
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.faults import asking
-from dovetail.sites.live.wire import MESSAGES, MOST_CALL_BYTES, envelopes, put
+from dovetail.sites.live.wire import MESSAGES, MOST_CALL_BYTES, call, envelopes, packed
 
 _log = logging.getLogger(__name__)
 _LEAST_BYTES, _FIRST_BYTES = 64 << 10, 1 << 20  # of one call
@@ -154,21 +155,33 @@ class Link:
         driver, outbox = self._driver, self._outbox
         deployment = driver.deployment
         facts = {
+            "query": deployment.name,
+            "digest": deployment.digest,
+            "peer": driver.host,
             "first": outbox.acknowledged + 1,
             "last": outbox.last,
             "delays": driver.delays.reports(),
         }
-        path = (MESSAGES, deployment.name, deployment.digest, driver.host)
         self.resent += sum(1 for seq, _ in messages if seq <= self._highest)
         self._highest = max(self._highest, messages[-1][0] if messages else 0)
         patience = _CALL_SECONDS + sum(len(body) for _, body in messages) / _SLOWEST
         with asking(address):
             client, access = self._client, self._access
-            answer = put(client, access, path, [envelopes(messages)], facts, patience)
+            answer = call(client, access, MESSAGES, packed(facts, *envelopes(messages)), patience)
         self.calls += 1
         self._called = time.monotonic()
-        outbox.acknowledge(int(answer["through"]))
+        outbox.acknowledge(self._through(answer))
         driver.wake()
+
+    def _through(self, answer: dict[str, Any]) -> int:
+        """Up to which message all are safe at the other end, if that can be."""
+        through = answer.get("through")
+        if not isinstance(through, int) or not 0 <= through <= self._outbox.last:
+            raise SiteRefusedError(
+                f"{self.peer!r} acknowledges message {through!r}, of {self._outbox.last} that it "
+                "can have been sent: its state is of another query, or damaged"
+            )
+        return through
 
     def _disconnect(self) -> None:
         if self._client is not None:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.sites.arrivals import Arrivals
+from dovetail.sites.encoded import batch_bytes, read_batch
 from dovetail.sites.live.deployment import Deployment, prices_of
 from dovetail.sites.live.ends import Ends
 from dovetail.sites.live.events import Event, What
@@ -349,16 +350,9 @@ class Machine:
 
 def rows_bytes(rows: pa.RecordBatch | None) -> bytes:
     """Rows as an event's body."""
-    if rows is None or not rows.num_rows:
-        return b""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return bytes(sink.getvalue().to_pybytes())
+    return b"" if rows is None or not rows.num_rows else batch_bytes(rows)
 
 
 def rows_of(body: bytes) -> pa.RecordBatch | None:
-    if not body:
-        return None
-    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        return reader.read_next_batch()
+    """What `rows_bytes` made, validated; anything else is an `ArgumentError`."""
+    return read_batch(body, len(body)) if body else None

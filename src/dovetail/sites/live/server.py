@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dovetail.errors import SiteAccessError, SiteRefusedError
+from dovetail.sites.encoded import TooLargeError, read_batch
 from dovetail.sites.live.access import (
     Access,
     Certificate,
@@ -17,11 +18,21 @@ from dovetail.sites.live.access import (
     is_tls,
 )
 from dovetail.sites.live.deployment import Deployment, Shape
-from dovetail.sites.live.faults import answering, facts_of
+from dovetail.sites.live.driver import Driver
+from dovetail.sites.live.faults import answering, facts_of, optional, seconds_of
 from dovetail.sites.live.host import Host
-from dovetail.sites.live.wire import ENVELOPE, INPUT, MESSAGES, MOST_CALL_BYTES, opened
-from dovetail.sites.query import Stream
+from dovetail.sites.live.wire import MESSAGES, MOST_CALL_BYTES, PUT, opened, unpacked
+from dovetail.sites.query import Stream, check_times
 
+# what a call has to say; if nothing is written here, of which query it is
+_WANTED: dict[str, dict[str, type]] = {
+    PUT: {"query": str, "stream": str, "producer": str, "batch": int, "part": int},
+    MESSAGES: {"query": str, "digest": str, "peer": str, "first": int, "last": int},
+    "start": {}, "queries": {},
+    "advance": {"query": str, "stream": str, "until": int},
+    "trim": {"query": str, "through": int},
+    "shape": {"query": str, "peer": str, "shape": dict},
+}  # fmt: skip
 _WAIT_SECONDS = 20.0  # a call that cannot be served is answered after so long
 _LONGEST_POLL = 30.0
 
@@ -56,10 +67,11 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
             "describe": self._describe,
             "status": lambda facts: host.part(facts["query"]).status(),
             "advance": self._advance,
-            "range": lambda facts: {"range": self._results(facts).range()},
+            "range": self._range,
             "trim": self._trim,
             "shape": self._shape,
         }
+        self._puts = {PUT: self._put, MESSAGES: self._messages}
 
     # --- what Flight calls ----------------------------------------------------------------------
 
@@ -68,34 +80,27 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         with answering():
-            if action.type not in self._actions:
-                raise SiteRefusedError(
-                    f"there is no action {action.type!r}; actions are {', '.join(self._actions)}"
-                )
-            wanted = {} if action.type in ("start", "queries") else {"query": str}
-            facts = facts_of(action.body.to_pybytes() or b"{}", wanted)
-            answer = self._actions[action.type](facts)
+            if action.type in self._puts:
+                data, put = unpacked(action.body)
+                facts = facts_of(data, _WANTED[action.type])
+                answer = self._puts[action.type](facts, put)
+            elif action.type in self._actions:
+                wanted = _WANTED.get(action.type, {"query": str})
+                facts = facts_of(action.body.to_pybytes() or b"{}", wanted)
+                answer = self._actions[action.type](facts)
+            else:
+                known = ", ".join([*self._puts, *self._actions])
+                raise SiteRefusedError(f"there is no action {action.type!r}; actions are {known}")
         return iter([json.dumps(answer).encode()])
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with answering():
-            path = [part.decode("utf-8", "replace") for part in descriptor.path or []]
-            match path:
-                case [kind, query, stream] if kind == INPUT:
-                    answer = self._put_rows(query, stream, reader)
-                case [kind, query, digest, peer] if kind == MESSAGES:
-                    answer = self._put_messages(query, digest, peer, reader)
-                case _:
-                    raise SiteRefusedError(f"nothing can be put at {'/'.join(path)!r}")
-        writer.write(json.dumps(answer).encode())
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with answering():
             facts = facts_of(ticket.ticket, {"query": str, "after": int})
+            through, wait = optional(facts, "through", int), seconds_of(facts, "wait")
             part = self.host.part(facts["query"])
-            log, through = part.driver.results, facts.get("through")
-            if facts.get("wait"):
-                log.wait(facts["after"], min(float(facts["wait"]), _LONGEST_POLL))
+            log = part.driver.results
+            if wait:
+                log.wait(facts["after"], min(wait, _LONGEST_POLL))
             found = log.read(facts["after"], through)
             # the first is read here, so that a complaint about the range is made in time
             first = next(found, None)
@@ -112,39 +117,34 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
 
     # --- put ------------------------------------------------------------------------------------
 
-    def _put_rows(self, query: str, stream: str, reader: Any) -> dict[str, Any]:
-        driver = self.host.part(query).driver
+    def _put(self, facts: dict[str, Any], data: pa.Buffer) -> dict[str, Any]:
+        driver = self.host.part(facts["query"]).driver
+        stream = facts["stream"]
+        self._check_stream(driver, stream)
+        described = driver.deployment.query.stream(stream)
+        rows = rows_put(data, described, self.host.limits.put_bytes)
+        kept = {name: facts[name] for name in ("producer", "batch", "part")}
+        until = optional(facts, "until", int)
+        duplicate, late = driver.put(stream, rows, {**kept, "until": until}, _WAIT_SECONDS)
+        return {"duplicate": duplicate, "late": late}
+
+    def _messages(self, facts: dict[str, Any], data: pa.Buffer) -> dict[str, Any]:
+        driver = self.host.part_for_peer(facts["query"], facts["digest"]).driver
+        # a call has several messages; one that is too large itself is refused by the driver
+        most = MOST_CALL_BYTES + self.host.limits.message_bytes
+        if data.size > most:
+            raise SiteRefusedError(
+                f"more than {most:,} bytes in one call (message_bytes): send them in several parts"
+            )
+        return {"through": driver.receive(facts["peer"], opened(data), facts, _WAIT_SECONDS)}
+
+    def _check_stream(self, driver: Driver, stream: str) -> None:
         here = driver.deployment.streams_of(self.host.name)
         if stream not in here:
             raise SiteRefusedError(
-                f"query {query!r} has no stream {stream!r} at {self.host.name!r}; it has "
-                f"{', '.join(here)}"
+                f"query {driver.deployment.name!r} has no stream {stream!r} at "
+                f"{self.host.name!r}; it has {', '.join(here)}"
             )
-        described = driver.deployment.query.stream(stream)
-        _check_schema(described, reader.schema)
-        batches, metadata = _read(reader, self.host.limits.put_bytes, "put_bytes")
-        facts = facts_of(metadata, {"producer": str, "batch": int, "part": int})
-        rows = _as_one(batches, described)
-        until = facts.get("until")
-        if until is not None and (not isinstance(until, int) or isinstance(until, bool)):
-            raise SiteRefusedError(f"until={until!r}: a whole number, in the unit of the times")
-        kept = {name: facts[name] for name in ("producer", "batch", "part")} | {"until": until}
-        duplicate, late = driver.put(stream, rows, kept, _WAIT_SECONDS)
-        return {"duplicate": duplicate, "late": late}
-
-    def _put_messages(self, query: str, digest: str, peer: str, reader: Any) -> dict[str, Any]:
-        driver = self.host.part_for_peer(query, digest).driver
-        if not reader.schema.equals(ENVELOPE):
-            raise SiteRefusedError(
-                f"messages come as {ENVELOPE.names} ({ENVELOPE.types}), not as "
-                f"{reader.schema.names} ({reader.schema.types})"
-            )
-        # a call has several messages; one that is too large itself is refused by the driver
-        most = MOST_CALL_BYTES + self.host.limits.message_bytes
-        batches, metadata = _read(reader, most, "message_bytes")
-        facts = facts_of(metadata, {"first": int, "last": int})
-        messages = [message for batch in batches for message in opened(batch)]
-        return {"through": driver.receive(peer, messages, facts, _WAIT_SECONDS)}
 
     # --- actions --------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
         return {"started": self.host.start(deployment), "digest": deployment.digest}
 
     def _stop(self, facts: dict[str, Any]) -> dict[str, Any]:
-        self.host.stop(facts["query"], forget=bool(facts.get("forget")))
+        self.host.stop(facts["query"], forget=bool(optional(facts, "forget", bool)))
         return {}
 
     def _describe(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -166,36 +166,45 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _advance(self, facts: dict[str, Any]) -> dict[str, Any]:
         driver = self.host.part(facts["query"]).driver
-        stream, until = facts.get("stream"), facts.get("until")
-        if stream not in driver.deployment.streams_of(self.host.name) or not isinstance(until, int):
-            raise SiteRefusedError(
-                f"a stream of {self.host.name!r} and a time are needed, not {stream!r}, {until!r}"
-            )
+        self._check_stream(driver, facts["stream"])
         if driver.deployment.clock != "rows":
             raise SiteRefusedError(
                 "the intervals of this query end by the wall clock: nothing else advances them"
             )
-        driver.put(stream, None, {"until": until}, _WAIT_SECONDS)
+        driver.put(facts["stream"], None, {"until": facts["until"]}, _WAIT_SECONDS)
         return {}
 
-    def _results(self, facts: dict[str, Any]) -> Any:
-        return self.host.part(facts["query"]).driver.results
+    def _range(self, facts: dict[str, Any]) -> dict[str, Any]:
+        return {"range": self.host.part(facts["query"]).driver.results.range()}
 
     def _trim(self, facts: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(facts.get("through"), int):
-            raise SiteRefusedError("trim takes the number of the last result not needed (through)")
         driver = self.host.part(facts["query"]).driver
         driver.results.trim(facts["through"])
         driver.wake()  # it may have waited for that
         return {}
 
     def _shape(self, facts: dict[str, Any]) -> dict[str, Any]:
-        try:
-            shape = Shape.from_json(facts["shape"])
-        except (KeyError, TypeError) as error:
-            raise SiteRefusedError(f"shape takes latency, bandwidth and cut ({error!r})") from error
-        self.host.shape(facts["query"], str(facts.get("peer")), shape)
+        self.host.shape(facts["query"], facts["peer"], Shape.from_json(facts["shape"]))
         return {}
+
+
+def rows_put(data: pa.Buffer, stream: Stream, most_bytes: int) -> pa.RecordBatch | None:
+    """The rows of a put, as the stream's; refuses all that cannot be taken in."""
+    try:
+        rows = read_batch(data, most_bytes)
+    except TooLargeError as error:
+        raise SiteRefusedError(
+            f"more than {most_bytes:,} bytes in one call (put_bytes): {error}. Send them in "
+            "several parts"
+        ) from error
+    found, wanted = rows.schema, stream.schema
+    if found.names != wanted.names or found.types != wanted.types:
+        raise SiteRefusedError(
+            f"stream {stream.name!r} has columns {_columns(wanted)}, but was given "
+            f"{_columns(found)}: select and cast them"
+        )
+    check_times(stream, rows.column(stream.time))
+    return pa.RecordBatch.from_arrays(rows.columns, schema=wanted) if rows.num_rows else None
 
 
 def _labelled(result: tuple[int, int, pa.RecordBatch]) -> tuple[pa.RecordBatch, bytes]:
@@ -203,43 +212,5 @@ def _labelled(result: tuple[int, int, pa.RecordBatch]) -> tuple[pa.RecordBatch, 
     return rows, json.dumps({"seq": number, "interval": interval}).encode()
 
 
-def _check_schema(stream: Stream, found: pa.Schema) -> None:
-    wanted = stream.schema
-    if found.names != wanted.names or found.types != wanted.types:
-        raise SiteRefusedError(
-            f"stream {stream.name!r} has columns {_columns(wanted)}, but was given "
-            f"{_columns(found)}: select and cast them"
-        )
-
-
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def _read(reader: Any, most_bytes: int, limit: str) -> tuple[list[pa.RecordBatch], bytes]:
-    """The batches of a put, and what came with the first of them."""
-    batches, metadata, size = [], b"", 0
-    for chunk in reader:
-        if chunk.data is not None:
-            size += chunk.data.nbytes
-            batches.append(chunk.data)
-        if chunk.app_metadata is not None and not metadata:
-            metadata = chunk.app_metadata.to_pybytes()
-        if size > most_bytes:
-            raise SiteRefusedError(
-                f"more than {most_bytes:,} bytes in one call ({limit}): send them in several parts"
-            )
-    return batches, metadata
-
-
-def _as_one(batches: list[pa.RecordBatch], stream: Stream) -> pa.RecordBatch | None:
-    batches = [batch for batch in batches if batch.num_rows]
-    if not batches:
-        return None
-    rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-    if rows.column(stream.time).null_count:
-        raise SiteRefusedError(
-            f"stream {stream.name!r} was given rows without a time ({stream.time} is null): leave "
-            "them out"
-        )
-    return pa.RecordBatch.from_arrays(rows.columns, schema=stream.schema)

@@ -1,49 +1,71 @@
-"""How calls are written: paths, schemas and the one way to put something and hear the answer."""
+"""How calls are written: what is put, as bytes, and the one way to ask and hear the answer.
+
+All calls but the reading of results are Flight actions: their bodies are bytes that nobody has
+decoded, so a site sees what it is given before Arrow does (`dovetail.sites.encoded`). The rows of a
+Flight upload would be decompressed before it could say no.
+"""
 
 import json
+import struct
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from dovetail.errors import SiteError
+from dovetail.errors import SiteError, SiteRefusedError
 from dovetail.sites.live.access import Access
 
-INPUT = "input"
+PUT = "put"
 MESSAGES = "messages"
 MOST_CALL_BYTES = 8 << 20  #: of the messages of one call, if they are more than one
-ENVELOPE = pa.schema([("seq", pa.int64()), ("body", pa.large_binary())])
+_FACTS = struct.Struct("<I")  # bytes of the facts before what is put
+_MESSAGE = struct.Struct("<qQ")  # its number, and its bytes
+_ALIGNMENT = 64  # of what is put, as Arrow wants it
 
 
-def put(
-    client: Any, access: Access, path: Iterable[str], batches: list[pa.RecordBatch],
-    facts: dict[str, Any], timeout: float,
-) -> dict[str, Any]:  # fmt: skip
-    """Put batches, at least one; returns the answer. Errors are Flight's."""
-    descriptor = flight.FlightDescriptor.for_path(*path)
-    writer, reader = client.do_put(descriptor, batches[0].schema, access.options(timeout))
-    answer = None
+def call(client: Any, access: Access, name: str, body: bytes, timeout: float) -> dict[str, Any]:
+    """Ask a site for something; returns the answer. Errors are Flight's."""
+    answers = list(client.do_action(flight.Action(name, body), access.options(timeout)))
     try:
-        writer.write_with_metadata(batches[0], json.dumps(facts).encode())
-        for batch in batches[1:]:
-            writer.write_batch(batch)
-        writer.done_writing()
-        answer = reader.read()
-    finally:
-        writer.close()  # raises what the other end has said, in place of that it hung up
-    if answer is None:
-        raise SiteError("the call ended without an answer")
-    return dict(json.loads(answer.to_pybytes()))
+        (answer,) = answers
+        return dict(json.loads(answer.body.to_pybytes()))
+    except (ValueError, TypeError) as error:
+        raise SiteError(f"{name!r} was not answered as a site does: {error}") from error
 
 
-def envelopes(messages: Iterable[tuple[int, bytes]]) -> pa.RecordBatch:
-    """Numbered messages as rows."""
-    pairs = list(messages)
-    return pa.record_batch([[seq for seq, _ in pairs], [body for _, body in pairs]], ENVELOPE)
+def packed(facts: dict[str, Any], *pieces: bytes) -> bytes:
+    """The body of a call that puts something."""
+    head = json.dumps(facts).encode()
+    head += b" " * (-(_FACTS.size + len(head)) % _ALIGNMENT)
+    return b"".join([_FACTS.pack(len(head)), head, *pieces])
 
 
-def opened(batch: pa.RecordBatch) -> list[tuple[int, bytes]]:
+def unpacked(body: pa.Buffer) -> tuple[bytes, pa.Buffer]:
+    """The facts and what is put, of which nothing is copied."""
+    if body.size >= _FACTS.size:
+        (length,) = _FACTS.unpack_from(memoryview(body))
+        begin = _FACTS.size + length
+        if begin <= body.size:
+            return body.slice(_FACTS.size, length).to_pybytes(), body.slice(begin)
+    raise SiteRefusedError("a call that is cut off; do both ends run the same version?")
+
+
+def envelopes(messages: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """Numbered messages, to be put."""
+    return [piece for seq, body in messages for piece in (_MESSAGE.pack(seq, len(body)), body)]
+
+
+def opened(data: pa.Buffer) -> list[tuple[int, bytes]]:
     """What `envelopes` was given."""
-    bodies = (body.as_buffer().to_pybytes() for body in batch.column(1))
-    return list(zip(batch.column(0).to_pylist(), bodies, strict=True))
+    found, at = [], 0
+    view = memoryview(data)
+    while at < len(view):
+        if at + _MESSAGE.size > len(view):
+            break
+        seq, length = _MESSAGE.unpack_from(view, at)
+        begin, at = at + _MESSAGE.size, at + _MESSAGE.size + length
+        found.append((seq, bytes(view[begin:at])))
+    if at != len(view):
+        raise SiteRefusedError("messages that are cut off; do both ends run the same version?")
+    return found

@@ -16,7 +16,7 @@ from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.link import CallSize
 from dovetail.sites.live.outbox import Outbox
 from dovetail.sites.live.server import SiteServer
-from dovetail.sites.live.wire import MESSAGES, envelopes, put
+from dovetail.sites.live.wire import MESSAGES, call, envelopes, packed
 from dovetail.sites.messages import Header, Kind, Message, column, encode
 from dovetail.sites.plan import Algorithm, Plan, Step
 
@@ -159,10 +159,10 @@ def test_server_when_messages_are_small_then_takes_many_in_a_call(tmp_path: Path
     assert size.nbytes <= len(body) * len(messages)  # a link makes no smaller calls
     with SiteServer(host, "grpc://127.0.0.1:0", access) as server:
         host.start(deployment)
-        path = (MESSAGES, "q", deployment.digest, "A")
         with access.connect(f"grpc://127.0.0.1:{server.port}") as client:
-            facts = {"first": 1, "last": 80}
-            assert put(client, access, path, [envelopes(messages)], facts, 20) == {"through": 80}
+            facts = {"query": "q", "digest": deployment.digest, "peer": "A", "first": 1, "last": 80}
+            body = packed(facts, *envelopes(messages))
+            assert call(client, access, MESSAGES, body, 20) == {"through": 80}
         host.close()
 
 

@@ -6,7 +6,8 @@ result is exact, only more may be sent for it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,15 @@ class Bloom:
     @classmethod
     def received(cls, part: pa.RecordBatch, keys: int) -> "Bloom":
         return cls(np.asarray(part.column(0)), keys)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"data": self._data, "hashes": self._hashes}
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any]) -> "Bloom":
+        bloom = cls(data["data"], 1)
+        bloom._hashes = data["hashes"]
+        return bloom
 
     @property
     def nbytes(self) -> int:

@@ -16,7 +16,9 @@ early where only some were sent; `k` it is there, too. What a holder of some row
 which are the *last* ones before a head row, so it is sent the times of all rows, the clock.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +30,7 @@ from dovetail.sites.compact import counts_parts
 from dovetail.sites.entries import CopiedEntries, OwnedEntries, distinct
 from dovetail.sites.messages import SEPARATOR, Message, column, narrowed
 from dovetail.sites.plan import LinkNeeds
-from dovetail.sites.query import StepKey, Stream
+from dovetail.sites.query import StepKey, Stream, key_of
 from dovetail.sites.rows import Growing, RowStore
 from dovetail.sites.windows import CountWindow, Mask, Numbers, Times
 
@@ -168,6 +170,25 @@ class Outlet:
             facts["contiguous"] = False
             parts["numbers"] = column(narrowed(numbers - numbers[0]))
 
+    def snapshot(self) -> dict[str, Any]:
+        """What it knows beside the window itself."""
+        return {
+            "base": self._base,
+            "sent": self._sent,
+            "clock_next": self._clock_next,
+            "bloomed": [key.stored for key in in_order(self._bloomed)],
+            "frozen": [key.stored for key in in_order(self._frozen)],
+            "carries_rows": self.carries_rows,
+            "entries": [[key.stored, entries.snapshot()] for key, entries in self.entries.items()],
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self._base, self._sent = data["base"], data["sent"]
+        self._clock_next, self.carries_rows = data["clock_next"], data["carries_rows"]
+        key = partial(key_of, self._store.schema)
+        self._bloomed, self._frozen = (set(map(key, data[n])) for n in ("bloomed", "frozen"))
+        self.entries = {key(c): OwnedEntries.restored(entries) for c, entries in data["entries"]}
+
     def request(self, key: StepKey, codes: Codes, fill: bool) -> tuple[Parts, Facts]:
         """The non-redundant semijoin (Algorithm 7): rows with these keys that were never sent.
 
@@ -231,6 +252,27 @@ class Copy:
         entries = sum(entries.nbytes for entries in self.entries.values())
         blooms = sum(bloom.nbytes for bloom in self.blooms.values())
         return self.store.nbytes + self.store.index_bytes + self._clock.nbytes + entries + blooms
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it as data."""
+        return {
+            "store": self.store.snapshot(),
+            "entries": {label: entries.snapshot() for label, entries in self.entries.items()},
+            "blooms": {label: bloom.snapshot() for label, bloom in self.blooms.items()},
+            "through": self.through,
+            "gone_through": self._gone_through,
+            "probed_through": self._probed_through,
+            "clock": self._clock.values,
+            "clock_first": self._clock_first,
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self.store.restore(data["store"])
+        self.entries = {n: CopiedEntries.restored(e) for n, e in data["entries"].items()}
+        self.blooms = {n: Bloom.restored(b) for n, b in data["blooms"].items()}
+        self.through, self._gone_through = data["through"], data["gone_through"]
+        self._probed_through, self._clock_first = data["probed_through"], data["clock_first"]
+        self._clock.replace(data["clock"])
 
     def begin_probe(self, interval: int) -> bool:
         """The copy is gone by for an interval now; whether it lacks rows because it is too late."""

@@ -10,6 +10,9 @@ keys a hash. Two keys of one hash share an entry. That is harmless, because ever
 looks keys up here joins full rows afterwards, and compares the keys themselves.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,6 +80,20 @@ class OwnedEntries(_Lookup):
             self.change(self.codes[left])
         return fresh, counts
 
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "codes": self.codes, "counts": self.counts, "before": self.before, "sent": self.sent,
+        }  # fmt: skip
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any]) -> "OwnedEntries":
+        entries = cls()
+        entries.change(data["codes"])
+        entries.counts, entries.before, entries.sent = (
+            data[name] for name in ("counts", "before", "sent")
+        )
+        return entries
+
     def is_sent(self, codes: Codes) -> Mask:
         """Which of the codes have all their rows at the other site."""
         places, there = self.places(codes)
@@ -110,6 +127,20 @@ class CopiedEntries(_Lookup):
         filled = np.concatenate([self.filled, np.zeros(len(fresh), dtype=np.bool_)])
         self.counts, self.filled = counts[left], filled[left]
         self.change(codes[left])
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "codes": self.codes, "counts": self.counts, "filled": self.filled,
+            "frozen": self.frozen,
+        }  # fmt: skip
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any]) -> "CopiedEntries":
+        entries = cls()
+        entries.change(data["codes"])
+        entries.counts, entries.filled = data["counts"], data["filled"]
+        entries.frozen = data["frozen"]
+        return entries
 
     def contains(self, codes: Codes) -> Mask:
         return self.places(codes)[1]

@@ -14,8 +14,8 @@ that probes them is past them. So results are right however long messages take, 
 they can be.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from dovetail.sites.plan import Plan
 from dovetail.sites.query import Query
@@ -63,6 +63,12 @@ class Pace(Protocol):
     def settle(self, ticked: int, now: int) -> int:
         """The same, and it stays over whatever `delta` will be."""
 
+    def snapshot(self) -> dict[str, Any]:
+        """What it has heard, as data."""
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `snapshot` gave."""
+
 
 class Timed:
     """By the clock, trusting in `delta`."""
@@ -106,6 +112,12 @@ class Timed:
         self._settled = self.settled(ticked, now)
         return self._settled
 
+    def snapshot(self) -> dict[str, Any]:
+        return {"delta": self.delta, "settled": self._settled}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self.delta, self._settled = data["delta"], data["settled"]
+
 
 class Heartbeats:
     """By what has been heard."""
@@ -143,6 +155,14 @@ class Heartbeats:
         return self._settled
 
     settle = settled
+
+    def snapshot(self) -> dict[str, Any]:
+        passed = [[*step, sorted(intervals)] for step, intervals in self._passed.items()]
+        return {"settled": self._settled, "passed": passed}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self._settled = data["settled"]
+        self._passed = {(head, place): set(passed) for head, place, passed in data["passed"]}
 
 
 def make_pace(

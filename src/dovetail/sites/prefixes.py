@@ -6,6 +6,9 @@ one, whose window they become. An interval is handed on when the lower site is d
 that is a matter of time, and what comes out later is counted as late, there as anywhere.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -31,6 +34,13 @@ class Prefix:
     def nbytes(self) -> int:
         """The rows that wait for their interval to be complete."""
         return sum(int(rows.nbytes) for found in self._waiting.values() for rows in found)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"rows": self.rows, "waiting": [[n, found] for n, found in self._waiting.items()]}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self.rows = data["rows"]
+        self._waiting = {interval: list(found) for interval, found in data["waiting"]}
 
     def take(self, interval: int, rows: pa.RecordBatch) -> None:
         """Rows of an interval have come out below."""

@@ -72,6 +72,12 @@ class StepKey:
     same: tuple[tuple[str, str], ...] = ()
 
 
+def key_of(schema: pa.Schema, columns: Iterable[str]) -> StepKey:
+    """The key that these columns of stored rows are."""
+    names = tuple(columns)
+    return StepKey(names, names, KeyCodec(tuple(schema.field(name).type for name in names)))
+
+
 @dataclass(frozen=True)
 class Query:
     """Streams, the equalities that join them, and the times of the model."""

@@ -7,12 +7,14 @@ time, so that none has to wait if messages keep to `delta`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from dovetail.sites.copies import Parts
 from dovetail.sites.costs import CostModel, Prices
 from dovetail.sites.estimates import Statistics
-from dovetail.sites.messages import PLANNER, Header, Kind, Message, text
+from dovetail.sites.messages import PLANNER, Header, Kind, Message, decode, encode, text
 from dovetail.sites.network import Network
 from dovetail.sites.plan import Plan
 from dovetail.sites.planner import joint
@@ -43,6 +45,35 @@ class Planner:
         self._answers: dict[int, int] = {}  # by site: the interval it has reached, if too far
         self._ready = 0
         self._later: Plan | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """What it has heard and agreed on, as data."""
+        return {
+            "delta": self.delta,
+            "plan": self.plan.to_json(),
+            "changes": [[interval, plan.to_json()] for interval, plan in self.changes],
+            "reports": [
+                [interval, {name: encode(message) for name, message in reports.items()}]
+                for interval, reports in self._reports.items()
+            ],
+            "offer": self._offer and [self._offer[0], self._offer[1].to_json()],
+            "answers": list(self._answers.items()),
+            "ready": self._ready,
+            "later": self._later and self._later.to_json(),
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        plan_of = partial(Plan.from_json, self.query)
+        self.delta, self.plan = data["delta"], plan_of(data["plan"])
+        self.changes = [(interval, plan_of(text)) for interval, text in data["changes"]]
+        self._reports = {
+            interval: {name: decode(message) for name, message in reports.items()}
+            for interval, reports in data["reports"]
+        }
+        offer, later = data["offer"], data["later"]
+        self._offer = offer and (offer[0], plan_of(offer[1]))
+        self._answers, self._ready = dict(data["answers"]), data["ready"]
+        self._later = later and plan_of(later)
 
     def receive(self, message: Message, now: int) -> None:
         header = message.header

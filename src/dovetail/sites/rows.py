@@ -8,7 +8,7 @@ A key's index is a few sorted runs of (code, slot), merged like an LSM tree. A s
 in the store, until rows are given up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.runs import FAN_IN, Rows, probe_run
-from dovetail.sites.query import StepKey, times_of
+from dovetail.sites.query import StepKey, key_of, times_of
 from dovetail.sites.windows import Numbers, Times
 
 _FEW = 64  # dead rows are not worth the trouble
@@ -67,6 +67,16 @@ class KeyIndex:
     def nbytes(self) -> int:
         runs = sum(int(codes.nbytes + slots.nbytes) for codes, slots in self.runs)
         return self.codes.nbytes + self.valid.nbytes + runs
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"codes": self.codes.values, "valid": self.valid.values, "runs": self.runs}
+
+    @classmethod
+    def restored(cls, key: StepKey, data: Mapping[str, Any]) -> "KeyIndex":
+        index = cls(key, runs=[(codes, slots) for codes, slots in data["runs"]])
+        index.codes.replace(data["codes"])
+        index.valid.replace(data["valid"])
+        return index
 
     def add(self, rows: pa.RecordBatch, first_slot: int) -> None:
         codes, valid = self.key.codec.encode([rows.column(name) for name in self.key.stored])
@@ -145,6 +155,29 @@ class RowStore:
         """What is kept beside the rows, to find them."""
         indexes = sum(index.nbytes for index in self._indexes.values())
         return self._numbers.nbytes + self._times.nbytes + indexes
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it as data, that `restore` makes the same of: runs, too, as these say in which
+        order rows are found.
+        """
+        return {
+            "first": self.first,
+            "chunks": self._chunks,
+            "numbers": self.numbers,
+            "times": self.times,
+            "indexes": [[key.stored, index.snapshot()] for key, index in self._indexes.items()],
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self.first = data["first"]
+        self._chunks = list(data["chunks"])
+        self._numbers.replace(data["numbers"])
+        self._times.replace(data["times"])
+        self._by_number = None
+        self._indexes = {}
+        for columns, index in data["indexes"]:
+            key = key_of(self.schema, columns)
+            self._indexes[key] = KeyIndex.restored(key, index)
 
     def append(self, numbers: Numbers, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:

@@ -11,7 +11,8 @@ Rows on their way finish by the plan of their interval; copies that only an old 
 until its last interval is over.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,17 @@ class Schedule:
     def __init__(self, plan: Plan, first_interval: int) -> None:
         self._plans: list[tuple[int, Plan]] = [(first_interval, plan)]
         self._offered: tuple[int, Plan] | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        plans = [[first, plan.to_json()] for first, plan in self._plans]
+        offered = self._offered and [self._offered[0], self._offered[1].to_json()]
+        return {"plans": plans, "offered": offered}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        query = self.newest.query
+        self._plans = [(first, Plan.from_json(query, text)) for first, text in data["plans"]]
+        offered = data["offered"]
+        self._offered = offered and (offered[0], Plan.from_json(query, offered[1]))
 
     def knows(self, interval: int) -> bool:
         """Whether the plan of an interval has not been given up."""

@@ -10,8 +10,9 @@ it, the copies are told (`Outlet.update`), and the interval's own rows set out o
 their stream. A message of an interval that has not ended here yet is kept until it has.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,16 @@ from dovetail.errors import ArgumentError
 from dovetail.sites.arrivals import interval_rows
 from dovetail.sites.copies import Copy, Facts, Outlet, Parts
 from dovetail.sites.matching import join_rows, same_values
-from dovetail.sites.messages import MOST_OPEN, PLANNER, Header, Kind, Message, column
+from dovetail.sites.messages import (
+    MOST_OPEN,
+    PLANNER,
+    Header,
+    Kind,
+    Message,
+    column,
+    decode,
+    encode,
+)
 from dovetail.sites.network import Network
 from dovetail.sites.oneway import ONE_WAY, Task
 from dovetail.sites.pace import Wait, make_pace, no_wait
@@ -31,8 +41,12 @@ from dovetail.sites.schedule import Schedule
 from dovetail.sites.statistics import measure
 
 Emit = Callable[[int, pa.RecordBatch], None]  #: an interval, and results of it
-Continue = Callable[["Site", PlacedStep, Task], None]
 _WAITING_KINDS = (Kind.PROBE, Kind.KEYS)
+#: what is kept as it is: numbers, and what `Site.tick` and `report` gather
+_KEPT = (
+    "ticked", "next_number", "late", "_backlog", "_reports", "_rows_since", "_gone_through",
+    "_now", "_heard_until",
+)  # fmt: skip
 _STEP_KINDS = (*_WAITING_KINDS, Kind.ROWS, Kind.FOUND)
 
 
@@ -59,7 +73,7 @@ class Site:
         self._outlets: dict[str, Outlet] = {}
         self._copies: dict[str, Copy] = {}
         self._parked: dict[tuple[str, int, int], Task] = {}
-        self._waiting: list[tuple[PlacedStep, Task, Continue]] = []
+        self._waiting: list[tuple[PlacedStep, Task]] = []
         self._early: list[Message] = []
         self._backlog: list[pa.RecordBatch] = []  # intervals that wait for a plan to be agreed on
         self._reports: dict[str, list[int]] = {}
@@ -132,7 +146,7 @@ class Site:
 
     def due(self) -> int | None:
         """When `advance` has something to do; None if that depends on messages only."""
-        times = (self._pace.due(task.interval) for _, task, _ in self._waiting)
+        times = (self._pace.due(task.interval) for _, task in self._waiting)
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -181,6 +195,39 @@ class Site:
         if not self._pace.reports:
             self._pace.delta = delta
 
+    def snapshot(self) -> dict[str, Any]:
+        """All that is known here, as data: numbers, texts, arrays and batches."""
+        return {
+            **{name: getattr(self, name) for name in _KEPT},
+            "pace": self._pace.snapshot(),
+            "schedule": self.schedule.snapshot(),
+            "window": self.window.snapshot(),
+            "outlets": {holder: outlet.snapshot() for holder, outlet in self._outlets.items()},
+            "copies": {owner: copy.snapshot() for owner, copy in self._copies.items()},
+            "parked": [task.snapshot() for task in self._parked.values()],
+            "waiting": [task.snapshot() for _, task in self._waiting],
+            "early": [encode(message) for message in self._early],
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Make a new site what the one was that gave the snapshot."""
+        for name in _KEPT:
+            setattr(self, name, data[name])
+        self._pace.restore(data["pace"])
+        self.schedule.restore(data["schedule"])
+        self.window.restore(data["window"])
+        for holder, outlet in data["outlets"].items():
+            self._outlets[holder] = self._new_outlet(self.window.first)
+            self._outlets[holder].restore(outlet)
+        for owner, copy in data["copies"].items():
+            self.copy(owner).restore(copy)
+        for task in map(Task.restored, data["parked"]):
+            self.park(task)
+        for task in map(Task.restored, data["waiting"]):
+            step = self.schedule.at(task.interval).placed[task.head][task.index]
+            self._waiting.append((step, task))
+        self._early = [decode(message) for message in data["early"]]
+
     def check(self) -> None:
         """Assert what the copies rely on."""
         for copy in self._copies.values():
@@ -228,7 +275,7 @@ class Site:
             self._rows_since = 0
 
     def _tasks(self) -> list[Task]:
-        return [*self._parked.values(), *(task for _, task, _ in self._waiting)]
+        return [*self._parked.values(), *(task for _, task in self._waiting)]
 
     def _begun(self) -> int:
         """The first interval of which rows are here, on their way to the windows of others."""
@@ -244,9 +291,7 @@ class Site:
             del self._outlets[holder]
             self._send(Header(Kind.DROP, *self._ends(holder), interval=interval))
         for holder in [name for name in needs if name not in self._outlets]:
-            self._outlets[holder] = Outlet(
-                self.window, self.stream.window, start, self.query.compact
-            )
+            self._outlets[holder] = self._new_outlet(start)
         for holder, outlet in self._outlets.items():
             wanted, old = (n.get(holder, LinkNeeds()) for n in (needs, draining))
             parts, facts = outlet.update(wanted, old, start, first)
@@ -254,6 +299,9 @@ class Site:
                 open_ = min(interval - settled, MOST_OPEN)
                 header = Header(Kind.UPDATE, *self._ends(holder), step=open_, interval=interval)
                 self._send(replace(header, **facts), parts)  # type: ignore[arg-type]
+
+    def _new_outlet(self, next_number: int) -> Outlet:
+        return Outlet(self.window, self.stream.window, next_number, self.query.compact)
 
     def _needs(self, plan: Plan, needs: dict[str, LinkNeeds]) -> dict[str, LinkNeeds]:
         """Add to `needs` what each other site needs of this window by a plan."""
@@ -286,13 +334,13 @@ class Site:
         for later in plan.placed[task.head][step.index :]:
             self._passed(later, task.interval)
 
-    def when_copied(self, step: PlacedStep, task: Task, then: Continue) -> None:
+    def when_copied(self, step: PlacedStep, task: Task) -> None:
         """Go on when the copy has all rows of the interval (constraint 1)."""
         if self._is_ready(step, task):
             self.late += self.copy(step.stream).begin_probe(task.interval)
-            then(self, step, task)
+            ONE_WAY[step.algorithm].copied(self, step, task)
         else:
-            self._waiting.append((step, task, then))
+            self._waiting.append((step, task))
 
     def park(self, task: Task) -> None:
         """Keep rows until the answer to a question comes."""
@@ -355,8 +403,8 @@ class Site:
 
     def _resume(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for step, task, then in waiting:
-            self.when_copied(step, task, then)
+        for step, task in waiting:
+            self.when_copied(step, task)
 
     def _step(self, header: Header) -> PlacedStep:
         plan = self.schedule.at(header.interval)

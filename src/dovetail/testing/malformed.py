@@ -139,7 +139,7 @@ def _deployment(algorithm: Algorithm) -> Deployment:
     return Deployment("q", plan, addresses, clock="rows", replan_every=2)
 
 
-def _fed(machine: Machine, interval: int, answer: bool = True) -> list[bytes]:
+def _fed(machine: Machine, interval: int) -> list[bytes]:
     """Let an interval of made-up rows end; what is sent."""
     rng = np.random.default_rng([interval, ord(machine.host)])
     times = np.sort(rng.integers((interval - 1) * _TAU, interval * _TAU, 12))
@@ -189,7 +189,9 @@ def _rows(seed: int) -> Callable[[int], str]:
         if rows is not None:
             rows.to_pylist()
             # of views and runs, Arrow cannot take some
-            again = rows.drop_columns(["view", "runs"]).take(pa.array(np.arange(rows.num_rows)[::-1]))
+            again = rows.drop_columns(["view", "runs"]).take(
+                pa.array(np.arange(rows.num_rows)[::-1])
+            )
             assert again.nbytes <= 4 * _MOST_BYTES, again.nbytes
             batch_bytes(again)
         return "taken"
@@ -221,7 +223,10 @@ def _messages(seed: int) -> Callable[[int], str]:
             for interval in range(3, 5):
                 _fed(machine, interval)
         except Exception as error:  # noqa: BLE001 - a site stops then, and is not harmed
-            if "-v" in sys.argv: import traceback; traceback.print_exc()
+            if "-v" in sys.argv:
+                import traceback
+
+                traceback.print_exc()
             return f"stopped by {type(error).__name__}"
         assert machine.nbytes <= 4 * _MOST_BYTES, machine.nbytes
         return "taken"

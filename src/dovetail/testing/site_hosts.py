@@ -8,8 +8,8 @@ from its last snapshot and the events since, and has to send and emit the very s
 """
 
 import heapq
+import io
 import itertools
-import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,9 @@ import pyarrow as pa
 
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.events import Event, What
+from dovetail.sites.live.kept import read_tree, write_tree
 from dovetail.sites.live.machine import Machine, Outputs, rows_bytes
+from dovetail.sites.messages import decode
 from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
 from dovetail.sites.query import Query
 from dovetail.sites.site import Site
@@ -86,6 +88,8 @@ class VirtualHosts:
 
     def _happen(self, host: str, event: Event) -> None:
         self._journals[host][1].append(event)
+        if event.what is What.MESSAGE:
+            self.machines[host].check_message(event.facts["peer"], decode(event.body))
         self.machines[host].apply(event)
         outputs = self.machines[host].take()
         self._send(host, outputs)
@@ -104,12 +108,12 @@ class VirtualHosts:
             heapq.heappush(self._queue, (arrival, next(self._order), peer, event))
 
     def _snapshot(self, host: str) -> None:
-        self._journals[host] = (pickle.dumps(self.machines[host]), [])
+        self._journals[host] = (snapshot_of(self.machines[host]), [])
 
     def _kill(self, host: str, last: Outputs) -> None:
         """The machine as a restart makes it; what came out last has to come out again."""
         snapshot, events = self._journals[host]
-        before, machine = self.machines[host], pickle.loads(snapshot)
+        before, machine = self.machines[host], restored(self.deployment, host, snapshot)
         for event in events:
             machine.apply(event)
             again = machine.take()
@@ -122,6 +126,20 @@ class VirtualHosts:
         self.killed += 1
         if self.killed % 2:
             self._snapshot(host)
+
+
+def snapshot_of(machine: Machine) -> bytes:
+    """All that a machine knows, as it is in a file."""
+    file = io.BytesIO()
+    write_tree(file, machine.snapshot())
+    return file.getvalue()
+
+
+def restored(deployment: Deployment, host: str, snapshot: bytes) -> Machine:
+    """A machine that goes on from a snapshot."""
+    machine = Machine(deployment, host)
+    machine.restore(read_tree(io.BytesIO(snapshot), len(snapshot)))
+    return machine
 
 
 def random_tree(

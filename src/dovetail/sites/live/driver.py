@@ -54,6 +54,14 @@ _ADVICE = {
 }
 
 
+def journal_of(deployment: Deployment, host: str, directory: Path, limits: Limits) -> Journal:
+    """The journal of a host's part of a query."""
+    return Journal(
+        directory, deployment.digest, host, durable=limits.durable,
+        snapshot_bytes=limits.snapshot_bytes,
+    )  # fmt: skip
+
+
 class Driver:
     """Runs a host's part of a query. Any thread may call; `start` begins."""
 
@@ -64,10 +72,7 @@ class Driver:
         self.host = host
         self.limits = limits or Limits()
         self.error: str | None = None
-        self._journal = Journal(
-            directory, deployment.digest, durable=self.limits.durable,
-            snapshot_bytes=self.limits.snapshot_bytes,
-        )  # fmt: skip
+        self._journal = journal_of(deployment, host, directory, self.limits)
         self.results = ResultLog(directory)
         others = [other for other in deployment.hosts if other != host]
         self.delays = Delays(host, others)
@@ -95,22 +100,29 @@ class Driver:
 
     def _restore(self) -> Machine:
         """The machine as it was, from the snapshot and the events since."""
+        if not self._journal.is_new:
+            self._journal.check()
+        machine = Machine(self.deployment, self.host)
         state = self._journal.load()
-        machine: Machine = state["machine"] if state else Machine(self.deployment, self.host)
-        for other, outbox in self.outboxes.items():
-            outbox.restore(machine.sent[other], state["kept"][other] if state else [])
+        try:
+            if state is not None:
+                machine.restore(state["machine"])
+            for other, outbox in self.outboxes.items():
+                kept = state["kept"][other] if state is not None else []
+                outbox.restore(machine.sent[other], [(seq, body) for seq, body in kept])
+        except Exception as error:
+            raise self._cannot_go_on("its snapshot", error) from error
         count = 0
         for event, outputs in self._journal.replay():
-            if outputs != machine.outputs:
-                raise StateCorruptError(
-                    f"event {count} of the journal of {self.deployment.name!r} at {self.host!r} "
-                    f"came after {outputs} messages and results, but now there are "
-                    f"{machine.outputs}: another version wrote it. Use that one, or stop the query "
-                    "at all sites and start it anew."
-                )
-            machine.apply(event)
-            self._release(machine)
+            self._repeat(machine, event, outputs, count)
             count += 1
+        if self.results.last != machine.result_count:
+            raise StateCorruptError(
+                f"the results beside the journal of {self.deployment.name!r} at {self.host!r} end "
+                f"with number {self.results.last}, but those that follow from the journal with "
+                f"{machine.result_count}: one of the two is cut off or of another time. Restore "
+                "the folder from a backup, or stop the query at all sites and start it anew."
+            )
         if state or count:
             _log.info(
                 "query %s at %s goes on from its journal: %d events, %d results",
@@ -118,6 +130,28 @@ class Driver:
             )  # fmt: skip
         self._journal.open()
         return machine
+
+    def _repeat(self, machine: Machine, event: Event, outputs: int, number: int) -> None:
+        """Let an event of the journal happen again."""
+        if outputs != machine.outputs:
+            raise StateCorruptError(
+                f"event {number} of the journal of {self.deployment.name!r} at {self.host!r} "
+                f"came after {outputs} messages and results, but now there are "
+                f"{machine.outputs}: another version wrote it. Use that one, or stop the query "
+                "at all sites and start it anew."
+            )
+        try:
+            machine.apply(event)
+        except Exception as error:
+            raise self._cannot_go_on(f"event {number}", error) from error
+        self._release(machine)
+
+    def _cannot_go_on(self, what: str, error: Exception) -> StateCorruptError:
+        return StateCorruptError(
+            f"query {self.deployment.name!r} at {self.host!r} cannot go on: {what} in "
+            f"{self._journal.path} cannot be taken in ({type(error).__name__}: {error}). Restore "
+            "the folder from a backup, or stop the query at all sites and start it anew."
+        )
 
     def _hold_ended(self) -> None:
         """Wait for rows of the intervals that ended while nobody could put any."""
@@ -426,7 +460,7 @@ class Driver:
         self.results.sync()
         with self._lock:
             kept = {peer: outbox.kept() for peer, outbox in self.outboxes.items()}
-            self._journal.snapshot({"machine": self._machine, "kept": kept})
+            self._journal.snapshot({"machine": self._machine.snapshot(), "kept": kept})
         _log.info(
             "query %s at %s: snapshot %d", self.deployment.name, self.host, self._journal.number
         )

@@ -126,7 +126,7 @@ def facts_of(data: bytes, wanted: Mapping[str, type]) -> dict[str, Any]:
 def _check_fact(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{name}={_shown(value)} has to be {_KINDS[kind]}")
-    if kind is int and not -_MOST_NUMBER <= value <= _MOST_NUMBER:
+    if isinstance(value, int) and abs(value) > _MOST_NUMBER:
         raise TypeError(f"{name}={_shown(value)} does not fit into 64 bits")
 
 
@@ -143,13 +143,13 @@ def optional(facts: Mapping[str, Any], name: str, kind: type) -> Any:
 
 def seconds_of(facts: Mapping[str, Any], name: str) -> float:
     """A fact that is a span of time; 0 if it is missing."""
-    given: Any = facts.get(name)
-    value = 0.0 if given is None else given
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        value = -1
-    if not 0 <= value <= _YEAR:  # nor NaN
-        raise SiteRefusedError(f"{name}={_shown(given)} has to be seconds, from 0 to {_YEAR:,}")
-    return float(value)
+    value: Any = facts.get(name)
+    if value is None:
+        return 0.0
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and 0 <= value <= _YEAR:  # so that NaN is refused, too
+        return float(value)
+    raise SiteRefusedError(f"{name}={_shown(value)} has to be seconds, from 0 to {_YEAR:,}")
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import logging
+import os
 import shutil
 import threading
 from dataclasses import replace
@@ -15,10 +16,14 @@ from dovetail.errors import (
     SiteError,
     SiteRefusedError,
     SiteUnavailableError,
+    StateCorruptError,
+    StateMismatchError,
 )
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.deployment import Deployment, Shape, check_name
-from dovetail.sites.live.driver import Driver
+from dovetail.sites.live.driver import Driver, journal_of
+from dovetail.sites.live.folders import missing, private_folder
+from dovetail.sites.live.journal import happened
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.link import Link
 from dovetail.sites.live.records import read_whole, sync_directory, write_whole
@@ -26,6 +31,7 @@ from dovetail.sites.live.records import read_whole, sync_directory, write_whole
 _log = logging.getLogger(__name__)
 _FILE = "deployment"
 _GUARD = "lock"
+_WHY = "it says what the query is"
 
 
 class Part:
@@ -67,22 +73,24 @@ class Host:
         check_name("a site", name)
         self.name = name
         self.limits = limits or Limits()
-        self._directory = directory
+        directory = self._directory = directory.resolve()
         self._access = access
         self._parts: dict[str, Part] = {}
         self._failed: dict[str, str] = {}  #: queries that could not be gone on with, and why
         self._ending: set[str] = set()
         self._closing = False
         self._lock = threading.Lock()
-        directory.mkdir(parents=True, exist_ok=True)
+        private_folder(directory)
         self._guard = _only_one(directory)
 
     def restore(self) -> None:
         """Go on with the queries that this host was running; those that cannot say why."""
-        for path in sorted(self._directory.glob(f"*/{_FILE}")):
-            name = path.parent.name
+        for folder in sorted(path for path in self._directory.iterdir() if path.is_dir()):
+            name = folder.name
+            if not (folder / _FILE).exists() and not happened(folder):
+                continue  # it had not been started yet
             try:
-                part = self._part(_deployment_in(path))
+                part = self._part(_deployment_in(folder / _FILE))
             except Exception as error:  # noqa: BLE001 - other queries go on
                 _log.exception("query %s cannot go on at %s", name, self.name)
                 problem = str(error) if isinstance(error, DovetailError) else repr(error)
@@ -114,8 +122,13 @@ class Host:
                 )
             directory = self._directory / deployment.name
             deployment = self._going_on(directory, deployment)
-            directory.mkdir(parents=True, exist_ok=True)
-            sync_directory(self._directory)
+            if not (directory / _FILE).exists():
+                # before the file that says that there is a query: so a journal that is missing then
+                # was lost
+                if happened(directory):
+                    raise missing(directory / _FILE, _WHY)
+                journal_of(deployment, self.name, directory, self.limits).begin()
+                sync_directory(self._directory)
             write_whole(directory / _FILE, json.dumps(deployment.to_json()).encode())
             self._parts[deployment.name] = self._part(deployment)
             self._failed.pop(deployment.name, None)
@@ -221,7 +234,7 @@ class Host:
 
 def _only_one(directory: Path) -> IO[bytes]:
     """Two processes that write one journal would spoil it. Holds until it is closed."""
-    guard = (directory / _GUARD).open("ab")
+    guard = os.fdopen(os.open(directory / _GUARD, os.O_RDWR | os.O_CREAT, 0o600), "ab")
     try:
         fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -234,4 +247,19 @@ def _only_one(directory: Path) -> IO[bytes]:
 
 
 def _deployment_in(path: Path) -> Deployment:
-    return Deployment.from_json(json.loads(read_whole(path)))
+    """The query of a folder, which is called like it."""
+    if not path.exists():
+        raise missing(path, _WHY)
+    try:
+        deployment = Deployment.from_json(json.loads(read_whole(path)))
+    except ValueError as error:
+        raise StateCorruptError(
+            f"the file {path} does not describe a query ({error}). Restore the folder from a "
+            "backup, or stop the query at all sites and start it anew."
+        ) from error
+    if deployment.name != path.parent.name:
+        raise StateMismatchError(
+            f"the folder {path.parent} has the state of query {deployment.name!r}: call it so "
+            "again, or delete it"
+        )
+    return deployment

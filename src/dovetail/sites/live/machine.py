@@ -1,15 +1,15 @@
 """A host's part of a query: events in, messages and results out.
 
 It does no I/O and reads no clock; whatever it is to know of the time is in its events. So the same
-events give the same messages and results, under the same numbers, in whichever process. It can be
-pickled between any two events, with all that it knows.
+events give the same messages and results, under the same numbers, in whichever process. Between any
+two events all that it knows can be had as data (`snapshot`), of which another makes the same.
 
 Messages between streams of one host are delivered within the event that sent them. So are results
 of the lower levels of a tree, as rows of the next (`prefixes`), when an interval is complete.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,6 +32,8 @@ from dovetail.sites.site import Site
 from dovetail.sites.tree import TreePlan
 from dovetail.sites.virtual import Usage
 
+#: what is kept as it is
+_KEPT = ("received", "sent", "wire_bytes", "delta", "result_count", "result_rows")
 Pair = tuple[int, int]  #: the batch and the part of a put
 
 
@@ -53,6 +55,17 @@ class Feed:
     rows: int = 0
     producers: dict[str, Pair] = field(default_factory=dict)  #: the last that each has put
     newest: dict[str, int] = field(default_factory=dict)  #: the time of its newest row
+
+    def snapshot(self) -> dict[str, Any]:
+        return {**vars(self), "arrivals": self.arrivals.snapshot()}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self.arrivals.restore(data["arrivals"])
+        self.next_interval, self.until, self.rows = (
+            data[name] for name in ("next_interval", "until", "rows")
+        )
+        self.producers = {name: (batch, part) for name, (batch, part) in data["producers"].items()}
+        self.newest = dict(data["newest"])
 
 
 @dataclass
@@ -114,6 +127,31 @@ class Machine:
         prices = prices_of(deployment.shapes, deployment.units(1.0))
         choose = partial(joint, algorithms=deployment.algorithms)
         return Planner(deployment.plan, self, prices, choose=choose)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that it knows between two events, as data: numbers, texts, arrays and batches."""
+        return {
+            **{name: getattr(self, name) for name in _KEPT},
+            "usage": {peer: vars(used) for peer, used in self.usage.items()},
+            "feeds": {name: feed.snapshot() for name, feed in self.feeds.items()},
+            "sites": {name: site.snapshot() for name, site in self.sites.items()},
+            "prefixes": [prefix.snapshot() for prefix in self.prefixes.values()],
+            "planner": self.planner and self.planner.snapshot(),
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Make a new machine what the one was that gave the snapshot."""
+        for name in _KEPT:
+            setattr(self, name, data[name])
+        self.usage = {peer: Usage(**used) for peer, used in data["usage"].items()}
+        for name, feed in self.feeds.items():
+            feed.restore(data["feeds"][name])
+        for name, site in self.sites.items():
+            site.restore(data["sites"][name])
+        for prefix, kept in zip(self.prefixes.values(), data["prefixes"], strict=True):
+            prefix.restore(kept)
+        if self.planner is not None:
+            self.planner.restore(data["planner"])
 
     # --- what happens ---------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.errors import SiteRefusedError, StateCorruptError
+from dovetail.sites.live.folders import missing
 from dovetail.sites.live.machine import rows_bytes, rows_of
 from dovetail.sites.live.records import (
     HEAD_BYTES,
@@ -73,11 +74,14 @@ class ResultLog:
         self.trimmed = 0  #: results up to this number are gone
         self.nbytes = 0  #: of all that can be read
         if self._trim_file.exists():
-            self.trimmed = int(json.loads(read_whole(self._trim_file)))
+            self.trimmed = _trimmed(self._trim_file)
         self.last = self.trimmed
         for path in sorted(directory.glob("results-*.log")):
-            self._segments.append(_found(path))
-            self.last = max(self.last, self._segments[-1].end - 1)
+            segment = _found(path)
+            if segment.first > self.last + 1 or (self._segments and segment.first <= self.last):
+                raise missing(path, f"result {self.last + 1} is not there, but {segment.first} is")
+            self._segments.append(segment)
+            self.last = max(self.last, segment.end - 1)
         if self._segments:
             self._file = RecordFile(self._segments[-1].path)
         self._forget()
@@ -212,6 +216,19 @@ class ResultLog:
 
     def _count(self) -> None:
         self.nbytes = sum(segment.left(self.trimmed) for segment in self._segments)
+
+
+def _trimmed(path: Path) -> int:
+    try:
+        number = json.loads(read_whole(path))
+        if isinstance(number, int) and number >= 0:
+            return number
+    except ValueError:
+        pass
+    raise StateCorruptError(
+        f"the file {path} does not say which results are given up. Restore the folder from a "
+        "backup, or stop the query at all sites and start it anew."
+    )
 
 
 def _found(path: Path) -> Segment:

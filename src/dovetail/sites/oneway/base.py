@@ -1,7 +1,8 @@
 """What a one-way join is, and the rows it works on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -33,6 +34,14 @@ class Task:
         numbers = None if self.numbers is None else self.numbers[keep]
         return replace(self, rows=select(self.rows, keep), numbers=numbers)
 
+    def snapshot(self) -> dict[str, Any]:
+        """The same as data."""
+        return vars(self)
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any]) -> "Task":
+        return cls(**data)
+
 
 def keyed(task: Task, step: PlacedStep) -> tuple[Task, Codes]:
     """The rows that have a key, and their codes."""
@@ -48,6 +57,10 @@ class OneWay:
     def start(self, site: "Site", step: PlacedStep, task: Task) -> None:
         """At the source: rows have come, at least one."""
         raise NotImplementedError
+
+    def copied(self, site: "Site", step: PlacedStep, task: Task) -> None:
+        """At the source: the copy that the rows wait for is complete."""
+        raise AssertionError(f"{step.algorithm} waits for no copy")
 
     def asked(self, site: "Site", step: PlacedStep, message: Message) -> None:
         """At the destination: keys have come."""

@@ -32,9 +32,9 @@ class SMD1(OneWay):
         self._bloom = bloom
 
     def start(self, site: "Site", step: PlacedStep, task: Task) -> None:
-        site.when_copied(step, task, self._reduce)
+        site.when_copied(step, task)
 
-    def _reduce(self, site: "Site", step: PlacedStep, task: Task) -> None:
+    def copied(self, site: "Site", step: PlacedStep, task: Task) -> None:
         task, codes = keyed(task, step)
         copy = site.copy(step.stream)
         if self._bloom:

@@ -20,9 +20,9 @@ class SPS(OneWay):
     """SP-S (Algorithm 1): the owner sends every row to the source, which has `W2@N1`."""
 
     def start(self, site: "Site", step: PlacedStep, task: Task) -> None:
-        site.when_copied(step, task, self._join)
+        site.when_copied(step, task)
 
-    def _join(self, site: "Site", step: PlacedStep, task: Task) -> None:
+    def copied(self, site: "Site", step: PlacedStep, task: Task) -> None:
         site.join_copy(step, task)
 
 
@@ -76,9 +76,9 @@ class SMS2(OneWay):
     """
 
     def start(self, site: "Site", step: PlacedStep, task: Task) -> None:
-        site.when_copied(step, task, self._reduce)
+        site.when_copied(step, task)
 
-    def _reduce(self, site: "Site", step: PlacedStep, task: Task) -> None:
+    def copied(self, site: "Site", step: PlacedStep, task: Task) -> None:
         task, codes = keyed(task, step)
         entries = site.copy(step.stream).entries_of(step.stored)
         found = entries.contains(codes)

@@ -1,6 +1,5 @@
 """A host's sites, driven by events: the same again, in whichever process."""
 
-import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,17 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import ArgumentError, SiteError, SiteUnavailableError
-from dovetail.sites import Algorithm, Header, Kind, Message, Plan, Query, Step, TimeWindow
+from dovetail.sites import (
+    Algorithm,
+    CountWindow,
+    Header,
+    Kind,
+    Message,
+    Plan,
+    Query,
+    Step,
+    TimeWindow,
+)
 from dovetail.sites.costs import CostModel
 from dovetail.sites.estimates import Statistics, StreamStatistics
 from dovetail.sites.live.deployment import Deployment, prices_of
@@ -22,7 +31,7 @@ from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine, rows_bytes
 from dovetail.sites.messages import column, decode, encode
 from dovetail.sites.planner import joint
-from dovetail.testing.site_hosts import VirtualHosts
+from dovetail.testing.site_hosts import VirtualHosts, restored, snapshot_of
 from dovetail.testing.sites import counted, window_join
 
 INTERVALS = 10
@@ -60,16 +69,22 @@ class Pair:
             self.happen(peer, Event(What.MESSAGE, 0, {"peer": host, "seq": seq}, body))
 
 
+def again(machine: Machine) -> Machine:
+    return restored(machine.deployment, machine.host, snapshot_of(machine))
+
+
+@pytest.mark.parametrize("window", [TimeWindow(25), CountWindow(7)])
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_machine_when_pickled_before_every_event_then_makes_the_same(
-    algorithm: Algorithm, pair: tuple[Query, Streams]
+def test_machine_when_restored_before_every_event_then_makes_the_same(
+    algorithm: Algorithm, window: Any, make
 ) -> None:
-    query, streams = pair
-    deployment = deployed(query, algorithm)
+    query, streams = make((1, range(6), 4, window), (1, range(6), 4, TimeWindow(30)))
+    deployment = deployed(query, algorithm, replan_every=3)
     straight = Pair(deployment, streams, lambda machine: machine)
-    pickled = Pair(deployment, streams, lambda machine: pickle.loads(pickle.dumps(machine)))
-    assert pickled.results == straight.results
-    assert pickled.sent == straight.sent
+    restarted = Pair(deployment, streams, again)
+    assert restarted.results == straight.results
+    assert restarted.sent == straight.sent
+    assert any(decode(body).header.kind is Kind.STATISTICS for *_, body in straight.sent)
     found: dict[int, Counter[Any]] = {}
     for _, _, interval, columns in straight.results:
         found.setdefault(interval, Counter()).update(counted(pa.table(columns)))

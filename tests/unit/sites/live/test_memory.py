@@ -1,6 +1,5 @@
 """What a host keeps: as much as its windows and its limits, however long it runs."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.link import CallSize
 from dovetail.sites.live.machine import Machine
 from dovetail.sites.live.wire import MOST_CALL_BYTES
+from dovetail.testing.site_hosts import snapshot_of
 
 TAU = 10
 SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("text", pa.string())])
@@ -74,7 +74,7 @@ class Endless:
 
     def sizes(self) -> np.ndarray:
         """By host, what it says that it keeps, and what a snapshot of it takes."""
-        return np.array([[m.nbytes, len(pickle.dumps(m))] for m in self.machines.values()])
+        return np.array([[m.nbytes, len(snapshot_of(m))] for m in self.machines.values()])
 
 
 WINDOWS = {"time": TimeWindow(45), "count": CountWindow(150)}

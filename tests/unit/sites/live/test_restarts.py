@@ -16,18 +16,21 @@ from dovetail.sites.messages import PLANNER, Header, decode
 from dovetail.testing.sites import counted, window_join
 
 INTERVALS = 12
-LIMITS = Limits(durable=False)
+LIMITS = {
+    "journal": Limits(durable=False),
+    "snapshots": Limits(durable=False, snapshot_bytes=1),
+}
 
 
 class Hosts:
     """Two hosts whose messages are carried by hand; each may be started again at any moment."""
 
-    def __init__(self, deployment: Deployment, folder: Path) -> None:
-        self.deployment, self.folder = deployment, folder
+    def __init__(self, deployment: Deployment, folder: Path, limits: Limits) -> None:
+        self.deployment, self.folder, self.limits = deployment, folder, limits
         self.drivers = {host: self._started(host) for host in deployment.hosts}
 
     def _started(self, host: str) -> Driver:
-        driver = Driver(self.deployment, host, self.folder / host, LIMITS)
+        driver = Driver(self.deployment, host, self.folder / host, self.limits)
         driver.start()
         return driver
 
@@ -52,9 +55,10 @@ class Hosts:
         return bool(found)
 
 
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("kind", [None, Kind.PREPARE, Kind.READY, Kind.COMMIT])
 def test_planner_when_started_again_during_a_change_then_results_are_exact(
-    make, tmp_path: Path, kind: Kind | None
+    make, tmp_path: Path, kind: Kind | None, limits: str
 ) -> None:
     query, streams = make(
         (1, range(40), 300, TimeWindow(20)), (1, range(36, 76), 300, TimeWindow(20)),
@@ -63,7 +67,7 @@ def test_planner_when_started_again_during_a_change_then_results_are_exact(
     plan = Plan(query, {"A": [Step("B", Algorithm.SP_D)], "B": [Step("A", Algorithm.SP_D)]})
     addresses = dict.fromkeys("AB", "grpc://127.0.0.1:1")
     deployment = Deployment("q", plan, addresses, clock="rows", replan_every=2)
-    hosts = Hosts(deployment, tmp_path)
+    hosts = Hosts(deployment, tmp_path, LIMITS[limits])
     restarts = 0
     for interval in range(1, INTERVALS + 6):
         for name, rows in streams.items():

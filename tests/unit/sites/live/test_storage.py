@@ -88,7 +88,7 @@ def test_whole_file_when_damaged_then_it_is_said_and_it_stays(at: int, tmp_path:
 
 
 def opened(directory: Path, digest: str = "d", snapshot_bytes: int = 1 << 20) -> Journal:
-    return Journal(directory, digest, snapshot_bytes=snapshot_bytes)
+    return Journal(directory, digest, "h", snapshot_bytes=snapshot_bytes)
 
 
 def event(number: int) -> Event:
@@ -123,7 +123,7 @@ def test_journal_when_it_is_of_another_query_then_is_refused(tmp_path: Path) -> 
         list(opened(tmp_path, "e").replay())
     journal = opened(tmp_path)
     journal.open()
-    journal.snapshot("state")
+    journal.snapshot({"state": 1})
     journal.close()
     with pytest.raises(StateMismatchError, match="another digest"):
         opened(tmp_path, "e").load()

@@ -1,7 +1,6 @@
-"""Nobody without the token gets in, by whichever call; and with TLS all is the same."""
+"""Nobody without the token gets in, by whichever call."""
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 
 from dovetail.cli.app import app
 from dovetail.cli.siteviews import refusals
-from dovetail.errors import SiteAccessError, SiteError
+from dovetail.errors import SiteAccessError
 from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import LinkStatus, SiteClient, Status
@@ -75,38 +74,6 @@ def test_client_when_its_token_is_wrong_then_says_so_without_telling_it(fleet) -
     assert wrong.token not in f"{caught.value!r} {wrong!r} {client!r}"
     logs = [path.read_text() for path in fleet.directory.glob("*.log")]
     assert not any(fleet.access.token in log or wrong.token in log for log in logs)
-
-
-def make_certificate(folder: Path) -> None:
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout",
-         "site.key", "-out", "site.pem"],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-
-
-def test_sites_when_they_use_tls_then_emit_what_one_place_would(tmp_path, run) -> None:
-    make_certificate(tmp_path)
-    sites = LocalSites(tmp_path, ("h0", "h1"), {"durable": False})
-    tls = '[tls]\ncertificate = "site.pem"\nkey = "site.key"\nca = "site.pem"'
-    try:
-        for host in sites.hosts:
-            sites.start(host, listen="grpc+tls://localhost:0", extra=tls)
-        plain = sites.access
-        sites.access = Access(plain.token, (tmp_path / "site.pem").read_bytes())
-        running = run(sites, SEED, intervals=4)
-        running.feed(1, 4)
-        running.drain()
-        assert running.check() > 0
-        address = sites.address("h0")
-        with SiteClient(address, plain) as client, pytest.raises(SiteAccessError, match="TLS"):
-            client.queries()
-        without = address.replace("grpc+tls", "grpc")
-        with SiteClient(without, plain) as client, pytest.raises(SiteError):
-            client.queries()
-    finally:
-        sites.stop()
 
 
 class TwoTokens:

@@ -120,7 +120,10 @@ def send(running: Any, peer: str, to: str, messages: list[tuple[int, bytes]], la
     deployment = running.deployment
     facts = {**of_peer(deployment, peer), "first": 1, "last": last}
     body = packed(facts, *envelopes(messages))
-    with asking("it"), running.sites.access.connect(deployment.addresses[to]) as client:
+    with (
+        asking("it", running.sites.access),
+        running.sites.access.connect(deployment.addresses[to]) as client,
+    ):
         answer = call(client, running.sites.access, MESSAGES, body, 20)
     return int(answer["through"])
 
@@ -173,7 +176,7 @@ def test_messages_when_a_journal_was_lost_then_are_refused(lost, fleet, run) -> 
     body = packed({**of_peer(deployment, here), **facts})
     said = "are lost" if lost == "there" else "its journal is damaged"
     client = fleet.access.connect(deployment.addresses[there])
-    with client, pytest.raises(SiteRefusedError, match=said), asking("it"):
+    with client, pytest.raises(SiteRefusedError, match=said), asking("it", fleet.access):
         call(client, fleet.access, MESSAGES, body, 20)
 
 
@@ -194,7 +197,7 @@ def test_put_when_addressed_wrongly_then_says_so(name, facts, said, fleet, run) 
     right = {**of_peer(running.deployment, "h0"), "stream": "S0", "producer": "p"}
     body = packed({**right, "batch": 0, "part": 0, **facts})
     client = fleet.access.connect(there)
-    with client, pytest.raises(SiteError, match=said), asking(there):
+    with client, pytest.raises(SiteError, match=said), asking(there, fleet.access):
         call(client, fleet.access, name, body, 9)
 
 
@@ -232,7 +235,7 @@ def test_messages_when_the_schema_is_another_then_are_refused(fleet, run) -> Non
             (envelopes(swapped), "but stream 'S0' has"),
         ):
             body = packed(of_peer(running.deployment, here), *pieces)
-            with pytest.raises(SiteRefusedError, match=said), asking("it"):
+            with pytest.raises(SiteRefusedError, match=said), asking("it", fleet.access):
                 call(client, fleet.access, MESSAGES, body, 20)
     assert running.clients[there].status(running.name).error is None
 
@@ -290,7 +293,7 @@ def test_message_when_it_is_larger_than_the_other_end_takes_then_is_refused(
             for messages in (large, [(1, bytes(1000))]):
                 said = pytest.raises(SiteRefusedError, match=r"takes at most 400|in one call")
                 body = packed(of_peer(running.deployment, here), *envelopes(messages))
-                with said, asking("it"):
+                with said, asking("it", fleet.access):
                     call(client, fleet.access, MESSAGES, body, 20)
         status = host.part(running.name).status()
         assert status["error"] is None

@@ -1,6 +1,7 @@
 """`dovetail site`: serve a site, plan a query over several, run it."""
 
 import logging
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -61,25 +62,47 @@ def serve(
         format="%(asctime)s %(levelname)s %(message)s",
     )
     file = read_site(config)
+    _raise_open_files()
     host = Host(file.name, file.data, file.access, file.limits)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     host.restore()
     try:
-        server = SiteServer(host, file.listen, file.access, file.certificate)
+        server = SiteServer(host, file.listen, file.access, verify_clients=file.verify_clients)
+    except SiteError:
+        host.close()
+        raise
     except (pa.ArrowException, OSError) as error:
         host.close()
         raise SiteError(f"cannot listen at {file.listen}: {str(error).splitlines()[0]}") from error
     address = f"{file.listen.rpartition(':')[0]}:{server.port}"
     fresh = file.data / f"{ADDRESS_FILE}.new"
+    fresh.touch(mode=0o600)
     fresh.write_text(address, encoding="utf-8")
     fresh.replace(file.data / ADDRESS_FILE)
-    way = "with TLS" if server.secure else "WITHOUT TLS, for trials on this machine only"
+    way = _way(server.secure, file.verify_clients)
     typer.echo(f"site {file.name} listens at {address}, {way}")
     stop.wait()
     host.close()
     server.shutdown()
+
+
+def _way(secure: bool, verify_clients: bool) -> str:
+    if not secure:
+        return "WITHOUT TLS, for trials on this machine only"
+    if verify_clients:
+        return "with TLS, for callers with a certificate of its CA"
+    return (
+        "with TLS, for ANY caller as far as the token: anybody who reaches the port can fill the "
+        "memory (see verify_clients)"
+    )
+
+
+def _raise_open_files() -> None:
+    """As many connections as the system lets one process have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site plan sites.toml[/cyan]")

@@ -21,7 +21,7 @@ from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.spans import parse_span
 from dovetail.sites.estimates import StreamStatistics
 from dovetail.sites.implied import implied
-from dovetail.sites.live.access import Access, Certificate
+from dovetail.sites.live.access import Access
 from dovetail.sites.live.deployment import CLOCKS, UNITS, Clock, Shape
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.query import Query, Stream
@@ -33,6 +33,7 @@ _SIZES = (
     "message_bytes", "put_bytes", "outbox_bytes", "input_bytes", "state_bytes", "result_bytes",
     "snapshot_bytes",
 )  # fmt: skip
+_TLS_KEYS = ("ca", "certificate", "key")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*tz=(.+))?\]")
 _QUERY_KEYS = (
     "name", "tau", "delta", "lateness", "clock", "pace", "unit", "start", "ahead", "on",
@@ -48,7 +49,7 @@ class SiteFile:
     listen: str
     data: Path
     access: Access
-    certificate: Certificate | None
+    verify_clients: bool
     limits: Limits
 
 
@@ -76,8 +77,7 @@ class QueryFile:
     ahead: int
     start: int | None  #: the time of the first interval's beginning
     addresses: Mapping[str, str]
-    token_file: str | None
-    ca: str | None
+    access_files: tuple[str | None, ...]  #: token, CA, certificate and key
     inputs: Mapping[str, InputPart]
     plan: PlanPart
     statistics: Mapping[str, StreamStatistics]
@@ -93,22 +93,14 @@ class QueryFile:
         return 1_000_000_000 // UNITS[self.unit]
 
     def access(self) -> Access:
-        return Access.from_files(self.token_file, self.ca)
+        return Access.from_files(*self.access_files)
 
 
 def read_site(file: Path) -> SiteFile:
     """The site that a file describes."""
     known = ("name", "listen", "data", "token_file", "tls", "limits")
     top = Section(file, "", _load(file), known)
-    tls = Section(file, "tls", top.table("tls"), ("certificate", "key", "ca"))
-    certificate = None
-    if "certificate" in tls or "key" in tls:
-        tls.needed_text("certificate", '"site.pem"')
-        tls.needed_text("key", '"site.key"')
-        chain, key = tls.location("certificate"), tls.location("key")
-        assert chain is not None
-        assert key is not None
-        certificate = Certificate.from_files(chain, key)
+    tls = Section(file, "tls", top.table("tls"), (*_TLS_KEYS, "verify_clients"))
     data = top.location("data")
     if data is None:
         top.refuse("data", 'is missing; write for example data = "state/paris"')
@@ -116,10 +108,18 @@ def read_site(file: Path) -> SiteFile:
         name=top.needed_text("name", '"paris"'),
         listen=top.needed_text("listen", '"grpc+tls://0.0.0.0:7071"'),
         data=Path(data),
-        access=Access.from_files(top.location("token_file"), tls.location("ca")),
-        certificate=certificate,
+        access=Access.from_files(*_access_files(top, tls)),
+        verify_clients=tls.flag("verify_clients") if "verify_clients" in tls else False,
         limits=_limits(file, top.table("limits")),
     )
+
+
+def _access_files(top: Section, tls: Section) -> tuple[str | None, ...]:
+    """Where the token is, and the certificates."""
+    if "certificate" in tls or "key" in tls:
+        tls.needed_text("certificate", '"paris.pem"')
+        tls.needed_text("key", '"paris.key"')
+    return top.location("token_file"), *(tls.location(name) for name in _TLS_KEYS)
 
 
 def _limits(file: Path, values: Any) -> Limits:
@@ -140,7 +140,7 @@ def read_query(file: Path) -> QueryFile:
     streams = tuple(_stream(tables[name], name, schemas[name], unit) for name in tables)
     query = _query(top, streams, unit)
     shapes = _links(top)
-    tls = Section(file, "tls", top.table("tls"), ("ca",))
+    tls = Section(file, "tls", top.table("tls"), _TLS_KEYS)
     return QueryFile(
         file=file,
         name=top.text("name") or file.stem,
@@ -151,8 +151,7 @@ def read_query(file: Path) -> QueryFile:
         ahead=top.whole("ahead") or 32,
         start=_start(top, unit),
         addresses=_addresses(top),
-        token_file=top.location("token_file"),
-        ca=tls.location("ca"),
+        access_files=_access_files(top, tls),
         inputs={name: part for name in tables if (part := _input(tables[name])) is not None},
         plan=read_plan(file, top.table("plan"), query),
         statistics=_statistics(top, query, unit),

@@ -5,10 +5,10 @@ Results come out at every host of the query, and each host numbers its own. So a
 its end: the same rows however often it is run. When Spark has committed it, the hosts may forget
 them.
 
-Options: `address` of any host of the `query`; `token_file` and `ca`, files that the driver can
-read (or the environment says, see `live.access`); `maxResultsPerTrigger`, of each host; `trim`,
-"false" if others read the same results; `timeout`, how many seconds a host may be away. The token
-itself is never an option, as plans show these.
+Options: `address` of any host of the `query`; `token_file`, `ca`, `certificate` and `key`, files
+that the driver can read (or the environment says, see `live.access`); `maxResultsPerTrigger`, of
+each host; `trim`, "false" if others read the same results; `timeout`, how many seconds a host may
+be away. The token itself is never an option, as plans show these.
 """
 
 import logging
@@ -84,7 +84,8 @@ class Settings:
             raise ArgumentError(
                 f"maxResultsPerTrigger={most}, trim={trim}: a number above 0, and true or false"
             )
-        access = Access.from_files(options.get("token_file"), options.get("ca"))
+        files = (options.get(name) for name in ("token_file", "ca", "certificate", "key"))
+        access = Access.from_files(*files)
         return cls(
             options["address"], options["query"], access, numbers[0], trim == "true", numbers[1]
         )

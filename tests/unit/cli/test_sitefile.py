@@ -22,6 +22,7 @@ from dovetail.sites.plan import Algorithm
 from dovetail.sites.planner import algorithm_10, greedy, joint
 from dovetail.sites.tree_costs import cheapest_tree
 from dovetail.sites.windows import CountWindow, TimeWindow
+from dovetail.testing.certificates import make_certificates
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 QUERY = """
@@ -253,7 +254,8 @@ def test_site_file_when_read_then_says_what_stands_there(
     file = read_site(path)
     assert (file.name, file.data, file.limits.put_bytes) == ("paris", tmp_path / "state", 2048)
     assert not file.limits.durable
-    assert file.certificate is None
+    assert file.access.certificate is None
+    assert not file.verify_clients
     for more, said in (
         ("[tls]\nkey = 'k'\n", "tls.certificate is missing"),
         ("[limits]\nput_bytes = 0\n", "put_bytes has to be 1 byte or more"),
@@ -271,7 +273,11 @@ def test_examples_when_read_then_are_valid(tmp_path: Path) -> None:
     site: Any = (EXAMPLES / "site.toml").read_text()
     (tmp_path / "site.toml").write_text(site)
     (tmp_path / "token").write_text("0123456789abcdef")
-    assert read_site(tmp_path / "site.toml").name == "paris"
+    make_certificates(tmp_path, EXAMPLES / "site.toml", "paris.example")
+    paris = read_site(tmp_path / "site.toml")
+    assert paris.name == "paris"
+    assert paris.verify_clients
+    assert paris.access.certificate is not None
 
 
 @pytest.mark.parametrize("command", ["serve", "plan", "run", "status", "stop"])

@@ -3,6 +3,10 @@
 The token is a secret that all sites of a query and its clients share. It comes from a file or from
 the environment, never from a command line, and is in no message of ours. Without TLS it could be
 read on the way, so plain connections are for the loopback interface only, for trials.
+
+gRPC takes a request into memory as a whole before the token is looked at, and has no limit for it
+that could be set from here. So a port that others can reach asks for certificates
+(`verify_clients`): who has none is refused at the handshake, before a byte of a request is read.
 """
 
 import hmac
@@ -10,6 +14,7 @@ import ipaddress
 import logging
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,19 +30,46 @@ _log = logging.getLogger(__name__)
 TOKEN_VARIABLE = "DOVETAIL_SITE_TOKEN"
 TOKEN_FILE_VARIABLE = "DOVETAIL_SITE_TOKEN_FILE"
 CA_VARIABLE = "DOVETAIL_SITE_CA"
+CERTIFICATE_VARIABLE = "DOVETAIL_SITE_CERTIFICATE"
+KEY_VARIABLE = "DOVETAIL_SITE_KEY"
 _LEAST_CHARACTERS = 16
 _TLS = "grpc+tls"
 _PLAIN = ("grpc", "grpc+tcp")
 
 
 @dataclass(frozen=True)
+class Certificate:
+    """What an end of a connection shows: a certificate and its key, in PEM."""
+
+    chain: bytes
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def from_files(cls, chain: str | Path, key: str | Path) -> "Certificate":
+        found = cls(_read(Path(chain), "certificate"), _read(Path(key), "key"))
+        _warn_if_open(Path(key), "key")
+        try:  # a key with a passphrase is refused, not asked for
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(chain, key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise SiteAccessError(
+                f"{chain} and {key} are no certificate in PEM and its key, without a passphrase "
+                f"({error})"
+            ) from error
+        return found
+
+
+@dataclass(frozen=True)
 class Access:
-    """The token, and the certificate of whoever signs the sites' certificates, in PEM."""
+    """The token, the certificate of whoever signs the sites' certificates, in PEM, and the one that
+    we show, to sites that ask for it.
+    """
 
     token: str = field(repr=False)
     ca: bytes | None = field(default=None, repr=False)
+    certificate: Certificate | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        _check_authority(self.ca)
         if len(self.token) < _LEAST_CHARACTERS or not self.token.isascii():
             raise SiteAccessError(
                 f"the token has fewer than {_LEAST_CHARACTERS} characters, or others than ASCII: "
@@ -45,20 +77,34 @@ class Access:
             )
 
     @classmethod
-    def from_files(cls, token_file: str | Path | None, ca: str | Path | None = None) -> "Access":
+    def from_files(
+        cls, token_file: str | Path | None, ca: str | Path | None = None,
+        certificate: str | Path | None = None, key: str | Path | None = None,
+    ) -> "Access":  # fmt: skip
         """The token from a file, or else from the environment; its first line counts."""
         token = os.environ.get(TOKEN_VARIABLE)
         token_file = token_file or (None if token else os.environ.get(TOKEN_FILE_VARIABLE))
         if token_file:
             token = _read(Path(token_file), "token").decode("utf-8", "replace")
-            _warn_if_open(Path(token_file))
+            _warn_if_open(Path(token_file), "token")
         if not token or not token.strip():
             raise SiteAccessError(
                 "there is no token: name a file that holds it (token_file), or set "
                 f"{TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}"
             )
         ca = ca or os.environ.get(CA_VARIABLE)
-        return cls(token.strip().splitlines()[0].strip(), _read(Path(ca), "CA") if ca else None)
+        if not (certificate or key):
+            certificate, key = map(os.environ.get, (CERTIFICATE_VARIABLE, KEY_VARIABLE))
+        if bool(certificate) != bool(key):
+            raise SiteAccessError(
+                "a certificate and its key belong together: name both, or neither (certificate, "
+                f"key; or {CERTIFICATE_VARIABLE}, {KEY_VARIABLE})"
+            )
+        return cls(
+            token.strip().splitlines()[0].strip(),
+            _read(Path(ca), "CA") if ca else None,
+            Certificate.from_files(certificate, key) if certificate and key else None,
+        )
 
     @classmethod
     def from_env(cls) -> "Access":
@@ -72,21 +118,14 @@ class Access:
     def connect(self, address: str) -> Any:
         """A Flight client. Connects when it is first used."""
         if is_tls(address):
-            return flight.FlightClient(address, tls_root_certs=self.ca)
+            shown = self.certificate
+            return flight.FlightClient(
+                address, tls_root_certs=self.ca,
+                cert_chain=shown.chain if shown else None,
+                private_key=shown.key if shown else None,
+            )  # fmt: skip
         check_plain(address)
         return flight.FlightClient(address)
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What a server shows: a certificate and its key, in PEM."""
-
-    chain: bytes
-    key: bytes = field(repr=False)
-
-    @classmethod
-    def from_files(cls, chain: str | Path, key: str | Path) -> "Certificate":
-        return cls(_read(Path(chain), "certificate"), _read(Path(key), "key"))
 
 
 class TokenGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -105,10 +144,18 @@ class TokenGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")
 
 
-def _warn_if_open(path: Path) -> None:
-    """Whoever has the token may read and write all that sites have."""
+def _check_authority(ca: bytes | None) -> None:
+    try:
+        if ca is not None:
+            ssl.create_default_context(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise SiteAccessError(f"the CA's file holds no certificate in PEM ({error})") from error
+
+
+def _warn_if_open(path: Path, what: str) -> None:
+    """Whoever has the token, or the key, may read and write all that sites have."""
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        _log.warning("the token file %s can be read by others: chmod 600 %s", path, path)
+        _log.warning("the %s file %s can be read by others: chmod 600 %s", what, path, path)
 
 
 def is_tls(address: str) -> bool:

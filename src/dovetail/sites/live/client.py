@@ -174,7 +174,7 @@ class SiteClient:
         return self._call(name, json.dumps(facts).encode(), timeout)
 
     def _call(self, name: str, body: bytes, timeout: float) -> dict[str, Any]:
-        with asking(self.address):
+        with asking(self.address, self.access):
             return call(self._flight(), self.access, name, body, timeout)
 
     # --- queries --------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class SiteClient:
     ) -> Iterator[Result]:
         """Results after a number, in order; waits up to `wait` seconds for the first."""
         facts = {"query": query, "after": after, "through": through, "wait": wait}
-        with asking(self.address):
+        with asking(self.address, self.access):
             ticket = flight.Ticket(json.dumps(facts).encode())
             reader = self._flight().do_get(ticket, self.access.options(_READ_SECONDS + wait))
             for chunk in reader:

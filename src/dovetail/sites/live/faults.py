@@ -17,6 +17,8 @@ from dovetail.errors import (
     SiteRefusedError,
     SiteUnavailableError,
 )
+from dovetail.sites.live.access import Access
+from dovetail.sites.live.handshake import tls_problem
 
 _log = logging.getLogger(__name__)
 _MOST_NUMBER = (1 << 63) - 1
@@ -56,12 +58,12 @@ def _carried(message: str, *, again: bool) -> Exception:
 
 
 @contextmanager
-def asking(address: str) -> Iterator[None]:
+def asking(address: str, access: Access) -> Iterator[None]:
     """In a client: an error of Flight becomes one of ours."""
     try:
         yield
     except (flight.FlightError, pa.ArrowException, OSError) as error:
-        raise translated(error, address) from error
+        raise translated(error, address, access) from error
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def understanding(address: str) -> Iterator[None]:
         ) from e
 
 
-def translated(error: BaseException, address: str) -> SiteError:
+def translated(error: BaseException, address: str, access: Access) -> SiteError:
     """What a site, or the way to it, has said."""
     info = getattr(error, "extra_info", b"")
     if info:
@@ -92,12 +94,11 @@ def translated(error: BaseException, address: str) -> SiteError:
     text = str(error).partition(". gRPC client debug context")[0].partition("\n")[0]
     if isinstance(error, flight.FlightUnauthenticatedError):
         return SiteAccessError(f"{address} does not let us in: the token is missing or wrong")
-    lower = str(error).lower()
-    if "ssl" in lower or "certificate" in lower or "handshake" in lower:
-        return SiteAccessError(
-            f"{address}: no TLS connection ({text}). Do both ends use TLS, and is its certificate "
-            "signed by the CA that is named here, for this host name?"
-        )
+    broken = isinstance(error, flight.FlightUnavailableError)
+    if broken and "Connection refused" not in str(error):
+        problem = tls_problem(address, access)
+        if problem is not None:
+            return SiteAccessError(f"{address}: no connection, because of TLS: {problem}")
     if isinstance(
         error,
         flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError,

@@ -104,8 +104,8 @@ class Journal:
                 raise StateCorruptError(
                     f"the journal in {self._directory} ends at byte {found[1]:,} of segment "
                     f"{found[0]}, but it was closed at byte {at[1]:,} of segment {at[0]}: it is "
-                    "damaged, or of another time. Restore the folder from a backup, or stop the query "
-                    "at all sites and start it anew."
+                    "damaged, or of another time. Restore the folder from a backup, or stop the "
+                    "query at all sites and start it anew."
                 )
 
     def _said_when_closed(self) -> list[int]:

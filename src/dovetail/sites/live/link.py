@@ -127,7 +127,7 @@ class Link:
                 self._stop.wait(_FIRST_PAUSE)
                 return
             self._disconnect()
-            with asking(address):
+            with asking(address, self._access):
                 self._client = self._access.connect(address)
             self._connected_to = address
             self._call(address, [])
@@ -165,7 +165,7 @@ class Link:
         self.resent += sum(1 for seq, _ in messages if seq <= self._highest)
         self._highest = max(self._highest, messages[-1][0] if messages else 0)
         patience = _CALL_SECONDS + sum(len(body) for _, body in messages) / _SLOWEST
-        with asking(address):
+        with asking(address, self._access):
             client, access = self._client, self._access
             answer = call(client, access, MESSAGES, packed(facts, *envelopes(messages)), patience)
         self.calls += 1

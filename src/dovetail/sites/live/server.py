@@ -11,7 +11,6 @@ from dovetail.errors import SiteAccessError, SiteRefusedError
 from dovetail.sites.encoded import TooLargeError, read_batch
 from dovetail.sites.live.access import (
     Access,
-    Certificate,
     TokenGate,
     check_free,
     check_plain,
@@ -41,25 +40,15 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
     """Listens as soon as it is made. Calls without the token do not get here."""
 
     def __init__(
-        self, host: Host, address: str, access: Access, certificate: Certificate | None = None
+        self, host: Host, address: str, access: Access, *, verify_clients: bool = False
     ) -> None:
-        secure = is_tls(address)
-        if secure and certificate is None:
-            raise SiteAccessError(
-                f"{address} asks for TLS, but there is no certificate: name one, with its key"
-            )
-        if not secure:
-            check_plain(address)
-        check_free(address)
         self.host = host
-        self.secure = secure
-        super().__init__(
-            address,
-            middleware={"token": TokenGate(access)},
-            tls_certificates=[(certificate.chain, certificate.key)]
-            if secure and certificate
-            else None,
-        )
+        self.secure = is_tls(address)
+        if not self.secure:
+            check_plain(address)
+        settings = _tls_settings(address, access, verify_clients) if self.secure else {}
+        check_free(address)
+        super().__init__(address, middleware={"token": TokenGate(access)}, **settings)
         self._actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "start": self._start,
             "stop": self._stop,
@@ -186,6 +175,26 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
     def _shape(self, facts: dict[str, Any]) -> dict[str, Any]:
         self.host.shape(facts["query"], facts["peer"], Shape.from_json(facts["shape"]))
         return {}
+
+
+def _tls_settings(address: str, access: Access, verify_clients: bool) -> dict[str, Any]:
+    shown = access.certificate
+    if shown is None:
+        raise SiteAccessError(
+            f"{address} asks for TLS, but there is no certificate: name one, with its key"
+        )
+    if not verify_clients:
+        return {"tls_certificates": [(shown.chain, shown.key)]}
+    if access.ca is None:
+        raise SiteAccessError(
+            f"{address} asks its callers for certificates, but there is no CA: name the one that "
+            "signs them (ca)"
+        )
+    return {
+        "tls_certificates": [(shown.chain, shown.key)],
+        "verify_client": True,
+        "root_certificates": access.ca,
+    }
 
 
 def rows_put(data: pa.Buffer, stream: Stream, most_bytes: int) -> pa.RecordBatch | None:

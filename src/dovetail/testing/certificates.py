@@ -15,7 +15,7 @@ def commands(example: Path) -> str:
 
 
 def make_certificates(folder: Path, example: Path, *hosts: str) -> None:
-    """A CA, and a certificate for each host, also at the loopback address; and one of a stranger."""
+    """A CA, and for each host a certificate that is good at the loopback address."""
     text = commands(example)
     if _HOSTS not in text or "DNS:$name" not in text:
         raise AssertionError(f"{example} makes certificates in another way")

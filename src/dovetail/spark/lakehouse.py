@@ -15,7 +15,6 @@ Iceberg; less of Delta). So the package has to be installed where Spark's Python
 """
 
 import contextlib
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -93,15 +92,11 @@ def snapshot_frame(
         groups = _groups(snapshot.pieces(), session.sparkContext.defaultParallelism)
     if not groups:
         return session.createDataFrame([], schema)
-    work = pa.table(
-        {
-            "task": pa.array(range(len(groups)), pa.int32()),
-            "pieces": pa.array([pickle.dumps(group) for group in groups], pa.binary()),
-        }
-    )
+    work = pa.table({"task": pa.array(range(len(groups)), pa.int32())})
     spread = session.createDataFrame(work).repartitionById(len(groups), F.col("task"))
     target = to_arrow_schema(schema, timezone="UTC")
-    return spread.mapInArrow(_read(snapshot.reader(schema.names), target, snapshot.what), schema)
+    read = _read(snapshot.reader(schema.names), groups, target, snapshot.what)
+    return spread.mapInArrow(read, schema)
 
 
 @contextlib.contextmanager
@@ -139,12 +134,16 @@ def _groups(pieces: list[Piece], parallelism: int) -> list[list[Any]]:
     return [[piece.payload for piece in by_size[start::count]] for start in range(count)]
 
 
-def _read(reader: Reader, target: pa.Schema, what: str) -> Callable[[Batches], Batches]:
+def _read(
+    reader: Reader, groups: list[list[Any]], target: pa.Schema, what: str
+) -> Callable[[Batches], Batches]:
+    """Goes to the workers with the pieces of all tasks; Spark broadcasts it if it is large."""
+
     def read(work: Iterable[pa.RecordBatch]) -> Batches:
         for batch in work:
-            for pieces in batch.column("pieces"):
+            for task in batch.column("task").to_pylist():
                 with reading(what):
-                    for rows in reader(pickle.loads(pieces.as_py())):
+                    for rows in reader(groups[task]):
                         yield from as_spark(rows, target)
 
     return read

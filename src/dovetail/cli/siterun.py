@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich import box
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from dovetail.cli.sitefile import QueryFile
 from dovetail.cli.siteinputs import Feed, feed
@@ -23,6 +21,7 @@ from dovetail.cli.siteviews import (
     left_out,
     live_view,
     refusals,
+    sample_table,
     settled,
     status_tables,
 )
@@ -257,11 +256,7 @@ def _conclude(console: Console, runs: Run, out: Path | None) -> None:
                 writer.write_batch(batch)
         console.print(f"Results are in {out}.")
     elif found:
-        rows = next(runs.results()).slice(0, _SHOWN_ROWS)
-        table = Table(*rows.schema.names, box=box.SIMPLE_HEAD, title="Some of them")
-        for row in rows.to_pylist():
-            table.add_row(*map(str, row.values()))
-        console.print(table)
+        console.print(sample_table(next(runs.results()).slice(0, _SHOWN_ROWS), console.width))
     if notice := left_out(statuses):
         console.print(notice)
     if problem := complaint(statuses):

@@ -1,13 +1,18 @@
 """What a query over several sites looks like on a terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 from rich import box
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from dovetail.kernel.memory import format_bytes
 from dovetail.sites.live.client import Status
+
+_BETWEEN = 3  # characters around each column of a table
 
 
 def status_tables(statuses: Mapping[str, Status]) -> list[Table]:
@@ -66,6 +71,40 @@ def refusals(statuses: Mapping[str, Status]) -> str | None:
         f"sites do not work together: {'; '.join(found)}. Nothing is lost: they go on when that "
         "has been put right"
     )
+
+
+def sample_table(rows: pa.RecordBatch, width: int) -> Table:
+    """Some results: a line for each, or, where that is too wide, a column for each that has room.
+
+    Names are never cut: `north.dest` and `north.bytes` would look the same.
+    """
+    table = Table(box=box.SIMPLE_HEAD, title="Some of them")
+    names = rows.schema.names
+    columns = [[_shown(value) for value in column.to_pylist()] for column in rows.columns]
+    if _fits([[name, *column] for name, column in zip(names, columns, strict=True)], width):
+        for name in names:
+            table.add_column(name, no_wrap=True)
+        for row in zip(*columns, strict=True):
+            table.add_row(*map(Text, row))
+        return table
+    found = list(zip(*columns, strict=True))
+    while len(found) > 1 and not _fits([names, *found], width):
+        found.pop()
+    table.add_column("", no_wrap=True)
+    for number in range(1, len(found) + 1):
+        table.add_column(f"{number}", overflow="fold")
+    for name, *values in zip(names, *found, strict=True):
+        table.add_row(*map(Text, (name, *values)))
+    return table
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _fits(columns: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether columns of these texts have room, with what is between them."""
+    return sum(max(map(cell_len, texts)) + _BETWEEN for texts in columns) + _BETWEEN <= width
 
 
 def _streams(statuses: Mapping[str, Status]) -> Table:

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.siteviews import complaint, left_out
+from dovetail.cli.siteviews import complaint, left_out, sample_table
 from dovetail.sites.live.client import SiteClient, Status, StreamStatus
 
 QUERY = """
@@ -60,3 +62,30 @@ def test_status_when_messages_came_too_late_then_fails_after_the_tables(
     assert "stream" in done.output
     assert done.exit_code == (2 if late else 0), done.output
     assert ("may be missing" in done.output) == bool(late)
+
+
+NAMES = [f"{s}.{c}" for s in ("north", "west", "south") for c in ("ts", "dest", "bytes")]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(200, 5), (100, 2), (60, 1)])
+def test_sample_when_the_terminal_is_narrow_then_names_and_values_are_whole(
+    width: int, shown: int
+) -> None:
+    rows = pa.record_batch(
+        {
+            name: pa.array([f"2026-01-31 12:00:00.00000{n}" for n in range(5)])
+            if name.endswith("ts")
+            else pa.array([None, *range(100_001, 100_005)])
+            for name in NAMES
+        }
+    )
+    console = Console(width=width, no_color=True, record=True)
+    with console.capture() as said:
+        console.print(sample_table(rows, console.width))
+    words = said.get().split()
+    assert [word for word in words if "." in word and ":" not in word] == NAMES
+    assert words.count("12:00:00.000000") == 3
+    assert words.count("100001") == (6 if shown > 1 else 0)
+    assert words.count(f"12:00:00.00000{shown - 1}") == 3
+    assert "…" not in said.get()
+    assert max(map(len, said.get().splitlines())) <= width

@@ -1,5 +1,6 @@
 """`dovetail site` with sites that are served: run, status, stop; and the benchmark's sites."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +78,17 @@ def test_served_when_few_rows_match_then_sends_little_and_finds_all(tmp_path) ->
         assert served.read() == case.pairs > 0
         sent = served.facts()["bytes_sent"]
     assert case.least_bytes < sent < 0.5 * min(case.nbytes.values())
+
+
+def test_local_sites_when_folders_are_for_the_group_by_default_then_start_all_the_same(
+    tmp_path: Path,
+) -> None:
+    old = os.umask(0o002)
+    try:
+        sites = LocalSites(tmp_path / "sites", ("a",), {"durable": False})
+        sites.start("a")
+    finally:
+        os.umask(old)
+    assert sites.address("a")
+    sites.stop()
+    assert (sites.directory / "a").stat().st_mode & 0o077 == 0

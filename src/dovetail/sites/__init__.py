@@ -18,6 +18,7 @@ entries      which keys a window has (V2, M2); bloom: a filter of them; compact:
 rows         windows and their indexes; matching: rows with rows
 arrivals     intervals out of rows, also out of order
 messages     header and record batches; network: the one thing that a site needs
+encoded      batches as bytes, validated when they are read; contents: what a message may hold
 live/        sites as processes, over Arrow Flight, that survive being killed
 virtual      a network and a clock inside one process
 tree         one order for all streams, intermediate results kept; tree_costs: the cheapest

@@ -6,11 +6,13 @@ machine      a host's sites, driven by events; does no I/O, so a replay gives th
 ends         between whom messages go, level by level; refuses those that fit no query
 events       what happens to a machine, as bytes
 records      files of checksummed records; journal: events and snapshots; results: what was emitted
+kept         snapshots as bytes, data only; folders: nobody else's
 outbox       messages that another host has not acknowledged, shaped for experiments
 inbox        messages of another host, each once and in order
 driver       a machine by the clock: journal first, then the machine, then the world
+restoring    a machine as it was, from its journal
 link         sends an outbox, again and again until it is acknowledged; delays: how long that takes
-access       token and certificates
+access       token and certificates; handshake: why two ends do not come to talk
 host         all parts of queries of one process, and their folders; limits: what it takes
 server       the Flight service of a host; client: how others talk to it; wire, faults: in words
 local        sites on this machine, each a process

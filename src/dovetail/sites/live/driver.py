@@ -29,17 +29,16 @@ from dovetail.errors import (
     SiteError,
     SiteRefusedError,
     SiteUnavailableError,
-    StateCorruptError,
 )
 from dovetail.sites.live.delays import Delays
 from dovetail.sites.live.deployment import UNITS, Deployment, Shape
 from dovetail.sites.live.events import Event, Job, What
 from dovetail.sites.live.holds import Holds
 from dovetail.sites.live.inbox import Inbox
-from dovetail.sites.live.journal import Journal
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine, rows_bytes
 from dovetail.sites.live.outbox import Outbox
+from dovetail.sites.live.restoring import journal_of, restored
 from dovetail.sites.live.results import ResultLog
 from dovetail.sites.messages import Message, decode
 from dovetail.sites.query import MOST_TIME
@@ -52,14 +51,6 @@ _ADVICE = {
     "rows": "if nothing changes, say how far the rows of all streams are complete (until)",
     "wall": "rows must not be of a time that is still far away",
 }
-
-
-def journal_of(deployment: Deployment, host: str, directory: Path, limits: Limits) -> Journal:
-    """The journal of a host's part of a query."""
-    return Journal(
-        directory, deployment.digest, host, durable=limits.durable,
-        snapshot_bytes=limits.snapshot_bytes,
-    )  # fmt: skip
 
 
 class Driver:
@@ -78,7 +69,9 @@ class Driver:
         self.delays = Delays(host, others)
         shapes = deployment.shapes
         self.outboxes = {other: Outbox(shapes.get((host, other), Shape())) for other in others}
-        self._machine = self._restore()
+        self._machine = restored(
+            deployment, host, self._journal, self.results, self.outboxes, self._release
+        )
         early_bytes = self.limits.outbox_bytes
         self.inboxes = {o: Inbox(o, self._machine.received[o], early_bytes) for o in others}
         self._lock = threading.Lock()  # the machine
@@ -96,61 +89,6 @@ class Driver:
         self._hold_ended()
         self._thread = threading.Thread(
             target=self._run, name=f"{deployment.name}@{host}", daemon=True
-        )
-
-    def _restore(self) -> Machine:
-        """The machine as it was, from the snapshot and the events since."""
-        if not self._journal.is_new:
-            self._journal.check()
-        machine = Machine(self.deployment, self.host)
-        state = self._journal.load()
-        try:
-            if state is not None:
-                machine.restore(state["machine"])
-            for other, outbox in self.outboxes.items():
-                kept = state["kept"][other] if state is not None else []
-                outbox.restore(machine.sent[other], [(seq, body) for seq, body in kept])
-        except Exception as error:
-            raise self._cannot_go_on("its snapshot", error) from error
-        count = 0
-        for event, outputs in self._journal.replay():
-            self._repeat(machine, event, outputs, count)
-            count += 1
-        if self.results.last != machine.result_count:
-            raise StateCorruptError(
-                f"the results beside the journal of {self.deployment.name!r} at {self.host!r} end "
-                f"with number {self.results.last}, but those that follow from the journal with "
-                f"{machine.result_count}: one of the two is cut off or of another time. Restore "
-                "the folder from a backup, or stop the query at all sites and start it anew."
-            )
-        if state or count:
-            _log.info(
-                "query %s at %s goes on from its journal: %d events, %d results",
-                self.deployment.name, self.host, count, machine.result_count,
-            )  # fmt: skip
-        self._journal.open()
-        return machine
-
-    def _repeat(self, machine: Machine, event: Event, outputs: int, number: int) -> None:
-        """Let an event of the journal happen again."""
-        if outputs != machine.outputs:
-            raise StateCorruptError(
-                f"event {number} of the journal of {self.deployment.name!r} at {self.host!r} "
-                f"came after {outputs} messages and results, but now there are "
-                f"{machine.outputs}: another version wrote it. Use that one, or stop the query "
-                "at all sites and start it anew."
-            )
-        try:
-            machine.apply(event)
-        except Exception as error:
-            raise self._cannot_go_on(f"event {number}", error) from error
-        self._release(machine)
-
-    def _cannot_go_on(self, what: str, error: Exception) -> StateCorruptError:
-        return StateCorruptError(
-            f"query {self.deployment.name!r} at {self.host!r} cannot go on: {what} in "
-            f"{self._journal.path} cannot be taken in ({type(error).__name__}: {error}). Restore "
-            "the folder from a backup, or stop the query at all sites and start it anew."
         )
 
     def _hold_ended(self) -> None:

@@ -21,12 +21,13 @@ from dovetail.errors import (
 )
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.deployment import Deployment, Shape, check_name
-from dovetail.sites.live.driver import Driver, journal_of
+from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.folders import missing, private_folder
 from dovetail.sites.live.journal import happened
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.link import Link
 from dovetail.sites.live.records import read_whole, sync_directory, write_whole
+from dovetail.sites.live.restoring import journal_of
 
 _log = logging.getLogger(__name__)
 _FILE = "deployment"
@@ -87,9 +88,9 @@ class Host:
         """Go on with the queries that this host was running; those that cannot say why."""
         for folder in sorted(path for path in self._directory.iterdir() if path.is_dir()):
             name = folder.name
-            if not (folder / _FILE).exists() and not happened(folder):
-                continue  # it had not been started yet
             try:
+                if not (folder / _FILE).exists() and not happened(folder):
+                    continue  # it had not been started yet
                 part = self._part(_deployment_in(folder / _FILE))
             except Exception as error:  # noqa: BLE001 - other queries go on
                 _log.exception("query %s cannot go on at %s", name, self.name)

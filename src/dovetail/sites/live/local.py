@@ -41,7 +41,7 @@ class LocalSites:
         `extra`: lines for its file. `within`: a command that runs the command after it.
         """
         folder = self.directory / host
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "address").unlink(missing_ok=True)
         config = self.directory / f"{host}.toml"
         limits = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self.limits.items())

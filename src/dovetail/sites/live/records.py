@@ -139,7 +139,7 @@ def whole(path: Path) -> Iterator["WholeFile"]:
 
 
 class WholeFile:
-    """What `whole` is written to: as much as `pickle` asks of a file."""
+    """What `whole` is written to: piece by piece."""
 
     def __init__(self, path: Path) -> None:
         self.nbytes = 0  #: so far

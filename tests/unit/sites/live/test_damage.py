@@ -16,11 +16,11 @@ from dovetail.sites.encoded import batch_bytes
 from dovetail.sites.live import results as results_module
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.driver import journal_of
 from dovetail.sites.live.events import Event, What
 from dovetail.sites.live.host import Host
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.records import HEAD_BYTES, RecordFile, read_whole, scan, write_whole
+from dovetail.sites.live.restoring import journal_of
 from dovetail.testing.malformed import POINTING_ELSEWHERE, strings
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.string())])
@@ -215,6 +215,22 @@ def test_site_when_what_is_gone_follows_from_the_rest_then_makes_it_again(
     expected = results_of(hosts(shutil.copytree(written, tmp_path / "whole")))
     UNHARMED[damage](folder)
     assert results_of(hosts(folder)) == expected
+
+
+def test_host_when_a_damaged_folder_has_no_description_then_other_queries_go_on(
+    folder: Path, hosts
+) -> None:
+    shutil.copytree(folder / "q", folder / "p")
+    (folder / "p/deployment").unlink()
+    for path in (folder / "p").glob("snapshot-*"):
+        path.unlink()
+    (events,) = (folder / "p").glob("events-*")
+    flip(events, 400)
+    (folder / "empty").mkdir(mode=0o700)
+    host = hosts(folder)
+    assert host.queries == ["q"]
+    with pytest.raises(SiteError, match="query 'p' could not go on"):
+        host.part("p")
 
 
 def test_site_when_its_journal_lacks_acknowledged_events_after_a_crash_then_results_tell(

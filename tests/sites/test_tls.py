@@ -28,6 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
     make_certificates(folder / "certs", EXAMPLE, "h0", "h1", "client")
     make_certificates(folder / "others", EXAMPLE, "stranger")
+    (folder / "token").touch(mode=0o600)
+    (folder / "token").write_text("0123456789abcdef")
     return folder
 
 

@@ -35,7 +35,8 @@ _LOOKED_AT_BYTES = 1 << 10  # wider rows are few for their bytes, and may differ
 _ALIKE = 9 / 8  # times the mean row
 _BIT = 1 / 8  # whether a value is null
 _VIEW_BYTES, _INLINE_BYTES = 16, 12  # of a value that is a view, and what has room in it
-_GROWTH_SHARE = 1 / 16  #: of a budget: what the list of blocks may grow by
+_GROWTH_SHARE = 1 / 16  # of a budget: what the catalogue of blocks may grow by,
+_FIRST_SHARE, _FIRST_BYTES = 1 / 8, 10 << 10  # and what it takes at first, the less of both
 _OFFSETS = {
     pa.lib.Type_STRING: np.int32, pa.lib.Type_LARGE_STRING: np.int64,
     pa.lib.Type_BINARY: np.int32, pa.lib.Type_LARGE_BINARY: np.int64,
@@ -294,6 +295,7 @@ class WideRows:
         stays = sum(
             held for name, held in self._budget.components.items() if name not in self._movable
         )
+        stays = max(stays, min(int(_FIRST_SHARE * total), _FIRST_BYTES))
         taken = self._working(total) + self._wanted(total, widest) + stays
         return total - taken - int(_GROWTH_SHARE * total)
 

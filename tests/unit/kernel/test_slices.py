@@ -168,9 +168,9 @@ def test_wide_when_rows_are_narrow_or_memory_is_unbounded_then_needs_nothing() -
 
 def test_wide_when_rows_are_wide_then_asks_for_what_working_memory_lacks_and_only_once() -> None:
     wide = wide_of(Budget(100_000))
-    assert wide.lacking(0, rows_of(1, 20_000, 1)) == 2 * (wide.widest[0] + 12_500) - 50_000
-    wide.held.grow(wide.lacking(0, rows_of(20_500)))
-    assert wide.lacking(0, rows_of(20_000)) == 0
+    assert wide.lacking(0, rows_of(1, 18_000, 1)) == 2 * (wide.widest[0] + 12_500) - 50_000
+    wide.held.grow(wide.lacking(0, rows_of(18_400)))
+    assert wide.lacking(0, rows_of(18_000)) == 0
     assert wide.lacking(1, rows_of(5_000)) == 0
     assert wide.lacking(1, rows_of(13_000)) == 2 * (wide.widest[1] - 12_500)
 
@@ -200,27 +200,27 @@ def test_wide_when_something_else_is_held_then_what_cannot_be_given_up_counts() 
         budget.reserve(component, 30_000)
         wide = wide_of(budget)
         if fits:
-            wide.lacking(0, rows_of(20_000))
+            wide.lacking(0, rows_of(18_000))
         else:
             with pytest.raises(MemoryBudgetError):
-                wide.lacking(0, rows_of(20_000))
+                wide.lacking(0, rows_of(18_000))
 
 
 def test_wide_when_restored_then_holds_as_much_or_says_that_it_is_too_little() -> None:
     wide = wide_of(Budget(100_000))
-    wide.held.grow(wide.lacking(1, rows_of(20_000)))
+    wide.held.grow(wide.lacking(1, rows_of(18_000)))
     again = wide_of(Budget(100_000))
     again.restore(wide.widest)
     assert (again.widest, again.held.nbytes) == (wide.widest, wide.held.nbytes)
-    with pytest.raises(MemoryBudgetError, match=r"a row of 20\.0 KB does not fit"):
+    with pytest.raises(MemoryBudgetError, match=r"a row of 18\.0 KB does not fit"):
         wide_of(Budget(50_000)).restore(wide.widest)
 
 
 def test_input_when_a_batch_is_large_then_half_of_what_is_left_counts() -> None:
     wide = wide_of(Budget(160_000))
     assert wide.counted_input(1_000) == 1_000
-    assert wide.counted_input(10_000_000) == (160_000 - 80_000 - 10_000) // 2
+    assert wide.counted_input(10_000_000) == (160_000 - 80_000 - 10_000 - (10 << 10)) // 2
     wide.held.grow(wide.lacking(0, rows_of(30_000)))
-    left = 160_000 - 80_000 - 10_000 - wide.held.nbytes
+    left = 160_000 - 80_000 - 10_000 - (10 << 10) - wide.held.nbytes
     assert wide.counted_input(10_000_000) == min(left // 2, left - wide.widest[0])
     assert wide_of(Budget(None)).counted_input(10_000_000) == 10_000_000

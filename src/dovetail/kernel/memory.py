@@ -3,7 +3,7 @@
 Every byte an operator keeps is reserved here *before* it is allocated, under the name of the
 component that keeps it. What is counted: Arrow buffers of rows, code and timestamp arrays, the
 block catalogue, one fixed reservation for working memory (sorting, merging, probing, output
-batches), what this lacks for very wide rows, and the input batch: up to about a quarter of the
+batches), what this lacks for very wide rows, and the input batch: up to a third or so of the
 budget. What is not counted: what a larger batch takes beyond that, which whoever pushes it has in
 memory already (on Spark, `spark.sql.execution.arrow.maxBytesPerBatch` bounds it); the interpreter,
 imported libraries, and allocator slack. `FIXED_OVERHEAD_BYTES` states the room the latter take, and

@@ -6,9 +6,10 @@ is enough.
 """
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,14 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from dovetail.errors import MemoryBudgetError
+from dovetail.kernel.memory import parse_bytes
 from dovetail.multiway import MIN_BYTES_PER_INPUT, multiway_spec
 from dovetail.semistream import ALGORITHMS as LOOKUPS
 from dovetail.semistream import HOWS, SemiStreamSpec
 from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_OF_LOOKUP
 from dovetail.testing.arrivals import Habits, random_script
-from dovetail.testing.conformance import assert_exactly_once, run_script
+from dovetail.testing.conformance import assert_exactly_once, assert_part_of, run_script
 from dovetail.testing.multiway import Trial, combinations
 from dovetail.testing.multiway import random_script as random_turns
 from dovetail.testing.oracle import nested_loop
@@ -36,6 +39,7 @@ pytestmark = pytest.mark.fuzz
 SPILLING = ["diner", "diner-paper", "xjoin", "hmj", "rpj", "pmj", "dphj"]
 BANDS = ["diner", "diner-paper", "pmj"]
 CASES = 16
+FEW = 6
 #: Of the budget: the widest rows of the inputs.
 PAIRS = [(0.1, 0.1), (0.14, 0.01), (0.002, 0.14), (0.06, 0.06)]
 HABITS = Habits(12, polls=0.5, fuel=100, finishes=0.2, restores=0.15, crashes=0.1)
@@ -194,3 +198,68 @@ def wanted_of(
     others = [row for row in range(stream.num_rows) if (row in matched) == (how == "semi")]
     alone = [] if how == "inner" else [(row, None) for row in others]
     return Counter([*(pairs if how in ("inner", "left") else []), *alone])
+
+
+# -- a row that a share cannot hold ---------------------------------------------------------
+
+TOO_WIDE = st.builds(
+    Case,
+    seed=st.integers(0, 2**32 - 1),
+    budget=st.sampled_from([1.0, 1.7, 5.0]),
+    shares=st.sampled_from([(0.4, 0.01), (0.05, 0.5), (0.3, 0.3), (1.5, 0.1)]),
+    kinds=st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)),
+    rows=st.tuples(st.sampled_from([4, 15]), st.sampled_from([4, 15])),
+)
+
+
+def named_in(error: MemoryBudgetError | None) -> int:
+    """The memory that would do."""
+    found = re.search(r"memory='([\d.]+ [KMG]?B)' would do", str(error))
+    assert found, error
+    return parse_bytes(found[1])
+
+
+@pytest.mark.parametrize("algorithm", SPILLING)
+def test_two_way_when_a_row_is_too_wide_then_the_memory_named_is_enough(
+    algorithm: str, folders: Iterator[Path]
+) -> None:
+    @seed(14)
+    @settings(max_examples=FEW)
+    @given(TOO_WIDE)
+    def check(case: Case) -> None:
+        left, right = case.relations(MIN_BUDGET_BYTES, ("left", "right"))
+        spec = TwoWaySpec(left.schema, right.schema, ("k",), ("k",))
+        script = random_script(np.random.default_rng(case.seed), case.rows, HABITS)
+        budget, wanted = case.budget_bytes(MIN_BUDGET_BYTES), nested_loop(spec, left, right)
+        refused = run_script(algorithm, spec, (left, right), script, budget, next(folders))
+        assert_part_of(refused, wanted)
+        least = named_in(refused.error)
+        again = run_script(algorithm, spec, (left, right), script, least, next(folders))
+        if again.error is not None:  # the widest row came later
+            least = named_in(again.error)
+            again = run_script(algorithm, spec, (left, right), script, least, next(folders))
+        assert_exactly_once(again, wanted)
+
+    check()
+
+
+@pytest.mark.parametrize("algorithm", sorted(LOOKUPS))
+@seed(15)
+@settings(max_examples=FEW)
+@given(case=TOO_WIDE, how=st.sampled_from(HOWS))
+def test_lookup_when_a_row_is_too_wide_then_the_memory_named_is_enough(
+    algorithm: str, case: Case, how: str
+) -> None:
+    wide, narrow = max(case.shares), 0.01
+    case = replace(case, shares=(wide, narrow))
+    stream, table = case.relations(LEAST_OF_LOOKUP + 10_000, ("left", "right"))
+    spec = SemiStreamSpec(stream.schema, table.schema, ("k",), ("k",), how)
+
+    def run(budget: int | None) -> list[pa.RecordBatch]:
+        return drive(
+            spec, algorithm, stream, table, seed=case.seed, budget_bytes=budget, page_bytes=4_000
+        ).batches
+
+    with pytest.raises(MemoryBudgetError, match="a row of") as refused:
+        run(case.budget_bytes(LEAST_OF_LOOKUP + 10_000))
+    assert results_of(run(named_in(refused.value)), how) == wanted_of(stream, table, how)

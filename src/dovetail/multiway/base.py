@@ -90,12 +90,12 @@ class MultiWayJoin(Holding):
         """Take a batch in, and emit what it completes at once. Re-opens a finished input."""
         self.joins.put_down()  # the rows that come need the memory
         self.ended[side] = False
-        self._count_in(side, batch.num_rows)
         if not batch.num_rows:
             return
         rows = SizedRows(batch, 2 * self._encoders[side].index_bytes_per_row)
         if lacking := self.wide.lacking(side, rows):
             self._grow(self.wide.held, lacking, "what wide rows need")
+        self._count_in(side, batch.num_rows)
         incoming = Reservation(self.ctx.budget, "input")
         self._grow(incoming, self.wide.counted_input(batch.nbytes), "an input batch")
         try:

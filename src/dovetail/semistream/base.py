@@ -81,11 +81,11 @@ class SemiStreamJoin(Emission):
         assert side == STREAM, "the table does not stream"
         self._ended = False
         self.table.counters = self.ctx.counters
-        self.ctx.counters.rows_in[STREAM] += batch.num_rows
         if not batch.num_rows:
             return
         rows = SizedRows(batch, 2 * INDEX_BYTES_PER_ROW)
         lacking = self.wide.lacking(STREAM, rows)
+        self.ctx.counters.rows_in[STREAM] += batch.num_rows
         yield from self.make_room_for(self.wide.held, lacking, "what wide rows need")
         self._stream_row_bytes = batch.nbytes / batch.num_rows
         self._widest_row = max(self._widest_row, rows.widest)

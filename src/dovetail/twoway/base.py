@@ -125,12 +125,12 @@ class TwoWayJoin(ABC):
 
     def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self.ended[side] = False
-        self.ctx.counters.rows_in[side] += batch.num_rows
         if not batch.num_rows:
             return
         rows = SizedRows(batch, 2 * INDEX_BYTES_PER_ROW)
         if lacking := self.wide.lacking(side, rows):
             self._grow(self.wide.held, lacking, "what wide rows need")
+        self.ctx.counters.rows_in[side] += batch.num_rows
         incoming = Reservation(self.ctx.budget, "input")
         self._grow(incoming, self.wide.counted_input(batch.nbytes), "an input batch")
         try:

@@ -164,6 +164,8 @@ def test_push_when_one_row_is_too_wide_then_nothing_is_lost_and_the_memory_named
         else:
             found += sum(out.num_rows for out in operator.push(LEFT, row))
         operator.check()
+        wanted_in = 60 + (0 if refusing else 3)
+        assert operator.ctx.counters.rows_in == [wanted_in, 30]
         found += sum(out.num_rows for out in operator.push(RIGHT, right.slice(30)))
         found += rows_at_the_end(operator)
         store.close()

@@ -16,6 +16,7 @@ import dovetail
 from dovetail.costs.replay import Setting, foresee
 from dovetail.errors import ArgumentError
 from dovetail.spark.sampling import sample_keys
+from dovetail.spark.sizes import files_in_a_batch
 from dovetail.twoway import TwoWaySpec
 
 pytestmark = pytest.mark.spark
@@ -128,3 +129,50 @@ def test_explain_when_history_does_not_fit_then_says_what_is_missing(
         dovetail.explain(*frames, on="id", memory="1MB", history=(frames[0], other))
     with pytest.raises(ArgumentError, match="sample_rows=-1"):
         dovetail.explain(*frames, on="id", memory="1MB", sample_rows=-1)
+
+
+def test_files_in_a_batch_when_a_stream_is_of_files_then_tells_how_many(
+    spark: Any, tmp_path: Path
+) -> None:
+    def stream(**options: Any) -> DataFrame:
+        reader = spark.readStream.schema("id LONG").options(**options)
+        frame: DataFrame = reader.parquet(str(tmp_path)).where("id > 0")
+        return frame
+
+    assert files_in_a_batch(stream(maxFilesPerTrigger=3)) == 3
+    assert files_in_a_batch(stream(maxfilespertrigger="2")) == 2
+    assert (files_in_a_batch(stream()) or 0) > 1 << 30, "all that are there"
+    assert files_in_a_batch(stream(maxBytesPerTrigger="1m")) is None
+    assert files_in_a_batch(stream().union(stream())) is None
+    assert files_in_a_batch(spark.readStream.format("rate").load()) is None
+    assert files_in_a_batch(spark.range(3)) is None
+
+
+def test_explain_when_streams_are_of_files_then_rows_come_as_micro_batches_bring_them(
+    spark: Any, tmp_path: Path
+) -> None:
+    ids = np.random.default_rng(3).permutation(2_000)
+    keys = np.concatenate([ids, ids + 2_000, ids + 4_000])
+    for side in ("left", "right"):
+        write(tmp_path, side, keys, 3)
+
+    def streams(reader: Any) -> tuple[DataFrame, DataFrame]:
+        left, right = (
+            reader.schema(f"id LONG, {side} LONG").parquet(str(tmp_path / side))
+            for side in ("left", "right")
+        )
+        return left, right
+
+    history = streams(spark.read)
+    sample = sample_keys(history, spec_of(), 10_000, by_time=True, files=(1, 2))
+    assert sample.in_turn
+    left, right = (np.asarray(side.turns) for side in sample.sides)
+    assert left.tolist() == [0] * 2_000 + [1] * 2_000 + [2] * 2_000
+    assert right.tolist() == [0] * 4_000 + [1] * 2_000
+    assert set(sample.left.keys.to_numpy()[left == 0] // 2_000) == {0}
+    frames = streams(spark.readStream.option("maxFilesPerTrigger", 1))
+    options: dict[str, Any] = {"on": "id", "memory": "200KB", "partitions": 1}
+    text = str(dovetail.explain(*frames, state=tmp_path / "s", history=history, **options))
+    assert "each micro-batch to bring its files of left" in " ".join(text.split())
+    text = str(dovetail.explain(*history, **options))
+    assert "both sides to come evenly mixed" in " ".join(text.split())

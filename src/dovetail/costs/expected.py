@@ -39,9 +39,12 @@ def _basis(outlook: Outlook) -> list[str]:
         f"{sampled[side]:,} of {total[side]:,} rows of {name}"
         for side, name in enumerate(SIDE_NAMES)
     )
+    how = "both sides to come evenly mixed"
+    if outlook.in_turn:
+        how = "each micro-batch to bring its files of left and then those of right"
     return [
         f"estimated from {rows}, joined with {100 * outlook.fraction:.3g} % of the memory;",
-        "it takes the inputs to come evenly mixed and without pauses, and to be as they are now",
+        f"it takes {how} and without pauses, and the inputs to be as they are now",
     ]
 
 
@@ -53,9 +56,12 @@ def _results(outlook: Outlook) -> str:
     if not outlook.shares:
         return text
     count = _NUMBERS[len(outlook.shares)]
-    shares = (*outlook.shares, outlook.online_share)
-    low, high = min(shares), max(shares)
-    return f"{text} ({low:.1%} to {high:.1%} with it and with {count} parts of it by themselves)"
+    shares = [*outlook.shares, outlook.online_share]
+    basis = f"with it and with {count} parts of it by themselves"
+    if outlook.mixed_share is not None:
+        shares.append(outlook.mixed_share)
+        basis = f"with it, with {count} parts of it by themselves, and with the sides evenly mixed"
+    return f"{text} ({min(shares):.1%} to {max(shares):.1%} {basis})"
 
 
 def _kept(outlook: Outlook) -> list[str]:

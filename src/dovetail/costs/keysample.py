@@ -20,7 +20,7 @@ either. If a light cell of these was chosen, the row is in the sample for certai
 with left rows that were taken by chance stand for 1 / f.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,9 @@ class SampledSide:
     exists: Flags  #: likewise: whether the row has that token
     lots: NDArray[np.float64]  #: a number from 0 to 1 for each row, drawn by chance
     input_rows: int  #: that the whole input has
+    turns: NDArray[np.int64] | None = (
+        None  #: the micro-batch that each row comes in, if it is known
+    )
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -74,6 +77,16 @@ class KeySample:
     @property
     def sides(self) -> tuple[SampledSide, SampledSide]:
         return self.left, self.right
+
+    def mixed(self) -> "KeySample":
+        """The same rows, of which nothing is known of micro-batches."""
+        left, right = (replace(side, turns=None) for side in self.sides)
+        return replace(self, left=left, right=right)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether it is known which rows come in one micro-batch."""
+        return all(side.turns is not None for side in self.sides)
 
     @property
     def input_rows(self) -> tuple[int, int]:

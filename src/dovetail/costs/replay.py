@@ -6,8 +6,10 @@ are as wide as the input's, times a factor that is the same for all: an operator
 and partitions by the bytes that it has, and with the few bytes of a small sample would choose
 coarser ones than it will. What is counted is then scaled back, see `keysample`.
 
-What it takes for granted: that both inputs come evenly mixed, from their first to their last rows,
-with no pause that the join could use; and that rows come in the order in which they were sampled.
+What it takes for granted: that there is no pause that the join could use, and that rows come in the
+order in which they were sampled. If it is known which of them a micro-batch brings, those of one
+side come before those of the other in each; if not, both inputs come evenly mixed, from their first
+to their last rows.
 
 The same is done with parts of the sample that have no rows in common. How far these differ tells
 how far the estimate may be off by chance; not, that the future may differ from the sample.
@@ -77,6 +79,8 @@ class Outlook:
     online: float = 0.0  #: results found while rows arrive
     later: float = 0.0  #: results found after the last row
     shares: tuple[float, ...] = ()  #: of results online, in parts of the sample
+    in_turn: bool = False  #: played through as micro-batches bring rows, and not evenly mixed
+    mixed_share: float | None = None  #: then, of results online if they came evenly mixed
     kept_rows: tuple[float, float] = (0.0, 0.0)  #: in memory when the last row has come
     kept_bytes: tuple[float, float] = (0.0, 0.0)
     sampled_kept: int = 0  #: rows of the sample that were in memory then
@@ -117,7 +121,11 @@ def foresee(setting: Setting, sample: KeySample) -> Outlook | None:
         for low, high in itertools.pairwise(edges)
     ]
     shares = tuple(part.online_share for part in parts if part.stopped is None and part.results)
-    return replace(whole, shares=shares)
+    if not sample.in_turn:
+        return replace(whole, shares=shares)
+    # where memory holds about as much as a micro-batch brings, little changes decide for much
+    mixed = _Replay(setting, sample.mixed(), 0.0, fraction).run()
+    return replace(whole, shares=shares, mixed_share=mixed.online_share)
 
 
 def _bounded(setting: Setting, sample: KeySample) -> float:
@@ -277,12 +285,30 @@ class _Replay:
             kept_rows=(kept[LEFT] / fraction, kept[RIGHT] / fraction),
             kept_bytes=(kept[LEFT] * held[LEFT] / fraction, kept[RIGHT] * held[RIGHT] / fraction),
             sampled_kept=sum(kept),
+            in_turn=self.sample.in_turn,
         )
 
     def _arrivals(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Batches as a partition gets them: rows of both sides, evenly mixed."""
+        """Batches as a partition gets them."""
         wanted = self.setting.batch_rows * self.fraction * self.setting.partitions
         step = max(1, round(wanted), -(-self.rows // _MOST_BATCHES))
+        for side, first, last in self._in_turn(step) if self.sample.in_turn else self._mixed(step):
+            yield side, self._batch(side, self.chosen[side], first, last)
+
+    def _in_turn(self, step: int) -> Iterator[tuple[int, int, int]]:
+        """As micro-batches bring them: in each, one side's rows, and then the other's."""
+        turns = [
+            np.asarray(side.turns)[chosen.rows]
+            for side, chosen in zip(self.sample.sides, self.chosen, strict=True)
+        ]
+        for turn in np.unique(np.concatenate(turns)):
+            for side in SIDES:
+                first, last = np.searchsorted(turns[side], [turn, turn + 1])
+                for start in range(int(first), int(last), step):
+                    yield side, start, min(start + step, int(last))
+
+    def _mixed(self, step: int) -> Iterator[tuple[int, int, int]]:
+        """Evenly, from the first rows of both sides to their last."""
         when = [(np.arange(len(c.rows)) + 0.5) / max(1, len(c.rows)) for c in self.chosen]
         order = np.argsort(np.concatenate(when), kind="stable")
         is_right = order >= len(when[LEFT])
@@ -292,7 +318,7 @@ class _Replay:
             for side in SIDES:
                 first, last = int(ends[side][start]), int(ends[side][stop])
                 if first < last:
-                    yield side, self._batch(side, self.chosen[side], first, last)
+                    yield side, first, last
 
     def _batch(self, side: int, chosen: Chosen, first: int, last: int) -> pa.RecordBatch:
         keys = self.sample.sides[side].keys.take(pa.array(chosen.rows[first:last]))

@@ -31,7 +31,7 @@ from dovetail.spark.layout import arrow_schema
 from dovetail.spark.metrics import progress
 from dovetail.spark.plan import resolve_join, without_deferring
 from dovetail.spark.sampling import sample_keys
-from dovetail.spark.sizes import rows_by_statistics, rows_of_files
+from dovetail.spark.sizes import files_in_a_batch, rows_by_statistics, rows_of_files
 from dovetail.spark.staging import shape_of
 from dovetail.spark.state import IDENTITY
 from dovetail.spark.streamkeys import StreamKeys
@@ -77,7 +77,8 @@ def explain_planned(
         one, two = (frame.limit(WIDTH_ROWS).toArrow() for frame in frames)
         samples = one, two
     plan = _planned_join(left, spec, options, samples)
-    expected, why_not = expect(frames, plan, sample_rows, _existing(state))
+    files = (files_in_a_batch(left), files_in_a_batch(right))
+    expected, why_not = expect(frames, plan, sample_rows, _existing(state), files)
     return explain_join(
         replace(plan, state=state, state_note=note, expected=expected, why_not_expected=why_not)
     )
@@ -103,11 +104,15 @@ def _planned_join(
 
 
 def expect(
-    frames: tuple[DataFrame, DataFrame] | None, plan: PlannedJoin, sample_rows: int, where: Path
+    frames: tuple[DataFrame, DataFrame] | None,
+    plan: PlannedJoin,
+    sample_rows: int,
+    where: Path,
+    files: tuple[int | None, int | None] = (None, None),
 ) -> tuple[Expected | None, str]:
     """What a sample of the keys lets expect; if there is none, why.
 
-    where: a folder of the storage that the join will spill to.
+    where: a folder of the storage that the join will spill to; files: as `sample_keys` has it.
     """
     if not sample_rows:
         return None, "no sample of the inputs was asked for (sample_rows=)"
@@ -117,7 +122,7 @@ def expect(
             "rows like those to come, the same files say, as history=(left, right)"
         )
     _check_history(frames, plan.spec)
-    sample = sample_keys(frames, plan.spec, sample_rows, by_time=plan.streaming)
+    sample = sample_keys(frames, plan.spec, sample_rows, by_time=plan.streaming, files=files)
     tables = plan.samples or (None, None)
     widths = [row_width(*pair).nbytes for pair in zip(plan.spec.schemas, tables, strict=True)]
     setting = Setting(

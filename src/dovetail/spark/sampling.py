@@ -44,11 +44,17 @@ MATCHING_IN_CELL = 2 / 10
 
 
 def sample_keys(
-    frames: tuple[DataFrame, DataFrame], spec: TwoWaySpec, rows: int, *, by_time: bool
+    frames: tuple[DataFrame, DataFrame],
+    spec: TwoWaySpec,
+    rows: int,
+    *,
+    by_time: bool,
+    files: tuple[int | None, int | None] = (None, None),
 ) -> KeySample:
     """About `rows` rows of the larger side, or all of them, and as large a share of the other.
 
-    by_time: whether files arrive in the order of their times.
+    by_time: whether files arrive in the order of their times; files: how many of each side come in
+    a micro-batch, if that is known.
     """
     keyed = [_with_hashes(frames[side], spec, side) for side in SIDES]
     left, right = (_counts(frame) for frame in keyed)
@@ -56,7 +62,10 @@ def sample_keys(
     fraction = min(1.0, rows / max(1, *totals))
     matching = 1.0 if spec.within is None else MATCHING_IN_CELL
     heavy = heavy_buckets((left[0], right[0]), fraction, rows, matching)
-    sides = [_side(keyed[side], spec, heavy, fraction, totals[side], by_time) for side in SIDES]
+    sides = [
+        _side(keyed[side], spec, heavy, fraction, totals[side], by_time, files[side])
+        for side in SIDES
+    ]
     return KeySample(sides[0], sides[1], heavy, fraction)
 
 
@@ -103,12 +112,19 @@ def _counts(frame: DataFrame) -> tuple[NDArray[np.int64], int]:
 
 
 def _side(
-    frame: DataFrame, spec: TwoWaySpec, heavy: Flags, fraction: float, total: int, by_time: bool
+    frame: DataFrame,
+    spec: TwoWaySpec,
+    heavy: Flags,
+    fraction: float,
+    total: int,
+    by_time: bool,
+    files: int | None,
 ) -> SampledSide:
     if fraction < 1:
         frame = frame.where(_is_chosen(heavy, fraction))
     table = frame.toArrow().combine_chunks()
-    table = table.take(pa.array(_arrival(table, by_time)))
+    order, ranks = _arrival(table, by_time)
+    table = table.take(pa.array(order))
     columns = [
         widened(_only_chunk(table.column(index)), type_)
         for index, type_ in enumerate(spec.codec.types)
@@ -125,6 +141,7 @@ def _side(
         exists=np.stack([h.is_valid().to_numpy() for h in hashes], axis=1),
         lots=table.column(_LOT).to_numpy(),
         input_rows=total,
+        turns=None if files is None else ranks // files,
     )
 
 
@@ -144,15 +161,16 @@ def _is_chosen(heavy: Flags, fraction: float) -> Column:
     return chosen
 
 
-def _arrival(table: pa.Table, by_time: bool) -> NDArray[np.int64]:
-    """The rows in the order in which they come."""
+def _arrival(table: pa.Table, by_time: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows in the order in which they come, and of each in how manieth file it does."""
     rows = table.column(_ROW).to_numpy()
     if not by_time:
-        return np.argsort(rows, kind="stable")
+        return np.argsort(rows, kind="stable"), np.zeros(len(rows), dtype=np.int64)
     files = table.column(_FILE).to_pylist()
     names, which = np.unique(np.array(files, dtype=np.str_), return_inverse=True)
     rank = np.argsort(np.argsort(np.array([_modified(str(name)) for name in names]), kind="stable"))
-    return np.lexsort((rows, table.column(_START).to_numpy(), rank[which]))
+    order = np.lexsort((rows, table.column(_START).to_numpy(), rank[which]))
+    return order, rank[which][order]
 
 
 def _modified(uri: str) -> float:

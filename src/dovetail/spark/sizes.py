@@ -1,5 +1,6 @@
-"""How many rows a batch DataFrame has, without reading it."""
+"""How many rows a batch has without reading it, and how many files a stream takes at once."""
 
+import sys
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -18,6 +19,25 @@ def rows_of_files(frame: DataFrame) -> int | None:
         return sum(int(pq.read_metadata(unquote(url.path)).num_rows) for url in urls)
     except (OSError, pa.ArrowInvalid):
         return None
+
+
+def files_in_a_batch(frame: DataFrame) -> int | None:
+    """How many files a micro-batch of a stream brings at most; None if it is not of files alone."""
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # no public call tells
+    if not frame.isStreaming or leaves.size() != 1:
+        return None
+    source = leaves.apply(0)
+    if source.nodeName() != "StreamingRelation":
+        return None
+    options = source.dataSource().options()
+    keys = options.keysIterator()
+    found = {}
+    while keys.hasNext():
+        key = keys.next()
+        found[str(key).lower()] = str(options.apply(key))
+    if "path" not in found or "maxbytespertrigger" in found:
+        return None
+    return int(found.get("maxfilespertrigger", sys.maxsize))
 
 
 def rows_by_statistics(frame: DataFrame, row_bytes: float) -> tuple[int, bool]:

@@ -14,9 +14,16 @@ _MATCHING_IN_CELL = 2 / (_BANDS_IN_A_CELL + 2)
 
 
 def draw_sample(
-    keys: tuple[Keys, Keys], rows: int, within: int | None = None, seed: int = 0
+    keys: tuple[Keys, Keys],
+    rows: int,
+    within: int | None = None,
+    seed: int = 0,
+    turn_rows: int | None = None,
 ) -> KeySample:
-    """About `rows` rows of the larger side, and as large a share of the other."""
+    """About `rows` rows of the larger side, and as large a share of the other.
+
+    turn_rows: how many rows of a side come in a micro-batch, if that is to be known.
+    """
     rng = np.random.default_rng(seed)
     fraction = min(1.0, rows / max(map(len, keys)))
     whole = [_side(rng, keys[side], side, within) for side in SIDES]
@@ -31,6 +38,7 @@ def draw_sample(
             side.exists[chosen.rows],
             side.lots[chosen.rows],
             side.input_rows,
+            None if turn_rows is None else chosen.rows // turn_rows,
         )
         for side, chosen in zip(whole, everything.part(0.0, fraction), strict=True)
     )

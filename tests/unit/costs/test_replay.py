@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,20 +38,26 @@ class Happened:
         return self.online / (self.online + self.later)
 
 
-def run_all(keys: Keys, setting: Setting, directory: Path) -> Happened:
-    """The join of all rows, as it is: with its own budget, its own batches and real widths."""
+def run_all(
+    keys: Keys, setting: Setting, directory: Path, turn_rows: int | None = None
+) -> Happened:
+    """The join of all rows, as it is: with its own budget, its own batches and real widths.
+
+    turn_rows: how many rows of a side come before as many of the other do; default: half a batch.
+    """
     payload = pa.binary(32)
     schemas = [pa.schema([("key", pa.int64()), (name, payload)]) for name in "ab"]
     spec = TwoWaySpec(schemas[0], schemas[1], ("key",), ("key",), setting.within)
     store = BlockStore(directory, spec.schemas, "all")
     join = make(setting.algorithm, spec, Context(Budget(setting.memory_bytes), store))
     seen, half = Happened(), setting.batch_rows // 2
-    for start in range(0, ROWS, half):
-        for side in range(2):
-            part = keys[side][start : start + half]
-            rows = pa.array([b"x" * 32] * len(part), payload)
-            batch = pa.RecordBatch.from_arrays([pa.array(part), rows], schema=schemas[side])
-            seen.online += sum(out.num_rows for out in join.push(side, batch))
+    for turn, side, start in itertools.product(
+        range(0, ROWS, turn_rows or half), range(2), range(0, turn_rows or half, half)
+    ):
+        part = keys[side][turn + start : turn + start + half]
+        rows = pa.array([b"x" * 32] * len(part), payload)
+        batch = pa.RecordBatch.from_arrays([pa.array(part), rows], schema=schemas[side])
+        seen.online += sum(out.num_rows for out in join.push(side, batch))
     seen.kept = sum(len(memory) for memory in join.memory)
     seen.spilled_bytes = join.ctx.counters.flushed_bytes
     for side in range(2):
@@ -105,6 +112,23 @@ def test_foresee_when_compared_with_the_whole_join_then_is_close(
     assert truth.read_bytes / 2 < outlook.read_bytes < truth.read_bytes * 2, said
     assert len(outlook.shares) == 3
     assert truth.spilled_bytes > 0
+
+
+@pytest.mark.parametrize("turn_rows", [5_000, 15_000])
+def test_foresee_when_micro_batches_bring_one_side_after_the_other_then_does_so_too(
+    turn_rows: int, tmp_path: Path
+) -> None:
+    keys = drawn("near")
+    setting = replace(SETTING, memory_bytes=400_000)
+    truth = run_all(keys, setting, tmp_path, turn_rows)
+    outlook = foresee(setting, draw_sample(keys, 8_000, turn_rows=turn_rows))
+    assert outlook is not None
+    assert outlook.online_share == pytest.approx(truth.share, abs=0.07), f"{truth}, {outlook}"
+    assert outlook.mixed_share is not None
+    assert outlook.mixed_share > truth.share + 0.15, "evenly mixed, it would be another share"
+    text = "\n".join(expected_lines(Expected(outlook), ""))
+    assert "each micro-batch to bring its files of left and then those of right" in text
+    assert f"to {outlook.mixed_share:.1%} with it" in text
 
 
 def test_foresee_when_all_rows_are_sampled_then_counts_every_pair() -> None:

@@ -99,7 +99,9 @@ class Recorded:
 
     @classmethod
     def of(cls, plan: PlannedEnrich) -> Self:
-        return cls(choose(plan), plan.machine, partitions_at_once(plan), plan.skew)
+        chosen = choose(plan)
+        told = replace(chosen, predicted=chosen.predicted.on_spark)
+        return cls(told, plan.machine, partitions_at_once(plan), plan.skew)
 
     def of_a_partition(self) -> dict[str, float] | None:
         """What one of them is expected to do; None if it is expected not to do it at all."""

@@ -11,6 +11,7 @@ from dovetail.costs.choice import choose
 from dovetail.costs.explain import DROPPED_AS_LATE, Explanation, columns_of, keys_of
 from dovetail.costs.predictions import (
     ALIKE,
+    STEP_SECONDS,
     PlannedEnrich,
     Prediction,
     duration,
@@ -101,13 +102,18 @@ def _assumptions(plan: PlannedEnrich) -> list[str]:
         f"of the join alone, without Spark's own work; for {plan.skew}, one match for a row, "
         f"{plan.machine.cores} cores"
     )
-    return [how, where + (f" ({storage.note})" if storage.note else "")]
+    long = (
+        "in the long run, when caches have learned which values come: until then, and in steps of "
+        "a few thousand rows, a row costs several times as much, and more of the table is read"
+    )
+    waits = f"but waits have {duration(STEP_SECONDS)} in them that a step of Spark takes besides"
+    return [how, long, waits, where + (f" ({storage.note})" if storage.note else "")]
 
 
 def _rows(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
     names = ("algorithm", "memory", "rows a second", "longest wait", "read for a row")
     lines = [f"{names[0]:<16}{names[1]:>12}{names[2]:>16}{names[3]:>16}{names[4]:>16}"]
-    for one in predictions:
+    for one in (told.on_spark for told in predictions):
         mark = " *" if one.algorithm == plan.algorithm else ""
         name = f"{one.algorithm}{mark}"
         if one.problem:

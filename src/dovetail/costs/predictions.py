@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
@@ -35,6 +36,8 @@ from dovetail.semistream.table import CODE_BYTES, chunk_pages
 _MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank
 _MOST_ALIKE = 1 << 14  # where all values come as often, there is less to tell apart
 _PACKET_BYTES = 13  # of a row in a scan's window, besides itself and its index
+#: of a step besides its joining, on two cores: rows are handed over, results are committed
+STEP_SECONDS = 0.04
 ALIKE = 1.5  #: rates closer than this are the same: predictions are off by half as a rule
 
 
@@ -97,10 +100,17 @@ class Prediction:
     algorithm: str
     memory_bytes: float = 0.0
     rate: float = 0.0  #: stream rows a second, at most
-    wait_seconds: float = 0.0  #: from a row's arrival to its last result, at most
+    wait_seconds: float = 0.0  #: from a row's arrival to its last result, at most, by joining alone
     bytes_per_row: float = 0.0  #: read for a stream row
     scanned_per_row: float = 0.0  #: of these, all but the table rows that matched
     problem: str = ""
+
+    @property
+    def on_spark(self) -> Self:
+        """The same with Spark's part in it: a row waits for the step that settles it to end."""
+        return (
+            self if self.problem else replace(self, wait_seconds=self.wait_seconds + STEP_SECONDS)
+        )
 
 
 def predict(plan: PlannedEnrich) -> list[Prediction]:

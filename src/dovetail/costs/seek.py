@@ -169,7 +169,8 @@ class SeekModel:
             cache_share=1 - missed,
             memory_bytes=math.ceil(cached_bytes + held),
             rate=rows / seconds if seconds else math.inf,
-            wait_seconds=2 * seconds if missed else per_row,
+            # what the cache settles waits for the slice that it came with
+            wait_seconds=2 * seconds if missed else seconds * min(1.0, self.slice_rows / rows),
             pages_per_sweep=pages,
             requests_per_sweep=requests + fetches,
             bytes_per_row=read / rows,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.costs.choice import choose
+from dovetail.costs.choice import Recorded, choose
 from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_enrich import explain_enrich
-from dovetail.costs.predictions import TableSize, predict
+from dovetail.costs.predictions import STEP_SECONDS, Share, TableSize, predict
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE
 from dovetail.semistream import ALGORITHMS
@@ -192,3 +192,21 @@ def test_explain_when_unbounded_or_a_batch_then_says_so() -> None:
 
 def test_explain_when_the_table_is_empty_then_is_made_all_the_same() -> None:
     assert "about 0 rows" in str(explain_enrich(replace(PLAN, table=TableSize(0, 48.0, 600, "x"))))
+
+
+def test_predictions_when_the_cache_holds_the_whole_table_then_a_row_still_waits_for_its_step() -> (
+    None
+):
+    """As in examples/enrich.toml: a table of 3,000 rows in a megabyte."""
+    table = TableSize(2_960, 48.0, 600, "as staged, v000001")
+    plan = planned(memory_bytes=1 << 20, table=table, batch_rows=1_000)
+    seek = next(one for one in predict(plan) if one.algorithm == "seek")
+    assert seek.scanned_per_row == 0, "nothing is read in the long run"
+    slice_seconds = Share(plan).slice_rows / (seek.rate / plan.partitions)
+    assert seek.wait_seconds == pytest.approx(slice_seconds)
+    assert Recorded.of(plan).choice.predicted.wait_seconds == seek.wait_seconds + STEP_SECONDS
+    text = section(explain_enrich(plan), "predictions")
+    (line,) = (line for line in text.splitlines() if line.startswith("seek"))
+    assert "below" not in line
+    assert "in the long run, when caches have learned" in text
+    assert "but waits have 40 ms in them" in text

@@ -81,7 +81,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wake:
             ending = {"ends": True} if self._ends else {}
             return {"tick": start["tick"] + 1, "wake": wake, "known": known, **ending}
-        if known != start.get("known"):
+        if known != start["known"]:
             return {"tick": start["tick"], "wake": [], "known": known}
         if newest != self._at_rest:
             self._newest.forget_outboxes(newest)
@@ -101,8 +101,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_new:
             check_unused(self._root, newest)
             self._is_new = False
-        if "known" in offset:  # offsets of old have none
-            check_known(self._root, offset["known"], newest)
+        check_known(self._root, offset["known"], newest)
         return newest
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bool]]:

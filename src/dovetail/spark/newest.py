@@ -37,7 +37,7 @@ class Newest:
     """What the clock needs to know of a partition's newest version."""
 
     version: int = -1  #: before the first
-    parent: int | None = None  #: the version it was made from; None if it does not say
+    parent: int = -1  #: the version it was made from
     pending: int = 0  #: rows of deferred work
     outbox: str | None = None
 
@@ -80,7 +80,7 @@ def _read(state: PartitionState) -> Newest:
             head = read_head(path)
             outbox = head["outbox"]
             name = outbox["name"] if outbox["batches"] else None
-            return Newest(versions[-1], head.get("parent"), int(head["pending"]), name)
+            return Newest(versions[-1], head["parent"], int(head["pending"]), name)
         except FileNotFoundError:  # a later step has just deleted it
             continue
         except (LookupError, TypeError):
@@ -105,19 +105,17 @@ def check_known(root: Path, known: Sequence[int], newest: Sequence[Newest]) -> N
 
 def check_woken(root: Path, offset: Mapping[str, Any], newest: Sequence[Newest]) -> None:
     """Refuse state without the version that every partition commits when a tick wakes it."""
-    known = offset.get("known", [])
+    known = offset["known"]
     lacking = {
         number: f"a batch after {known[number]}"
         for number in offset["wake"]
-        if known and newest[number].version <= known[number]
+        if newest[number].version <= known[number]
     }
     _refuse_older(root, lacking, newest)
 
 
 def _lacks(wanted: int, found: Newest) -> bool:
-    if found.version <= wanted:
-        return found.version < wanted
-    return found.parent is not None and found.parent < wanted
+    return found.version < wanted or (found.version > wanted and found.parent < wanted)
 
 
 def _refuse_older(root: Path, lacking: Mapping[int, str], newest: Sequence[Newest]) -> None:
@@ -127,7 +125,7 @@ def _refuse_older(root: Path, lacking: Mapping[int, str], newest: Sequence[Newes
     number, wanted = next(iter(lacking.items()))
     found = newest[number]
     stands = "has none" if found.version < 0 else f"is at batch {found.version}"
-    if found.parent is not None and found.parent >= 0:
+    if found.parent >= 0:
         stands += f", made from batch {found.parent}"
     others = f" (and {len(lacking) - 1} other partitions)" if len(lacking) > 1 else ""
     raise StateMismatchError(

@@ -177,16 +177,14 @@ class PartitionState:
 
     def _check_belonging(self, path: Path, version: int, header: dict[str, Any]) -> None:
         """Refuse a manifest that was made for another version, partition or query."""
-        made = int(_SEGMENT.match(header["attempt"])[1])  # type: ignore[index]
-        for what, found, wanted in (
-            ("version", header.get("version", made), version),  # none in manifests of old
-            ("partition", header.get("partition"), self.partition),
-            ("query", header.get("query"), self.query),
-        ):
-            if None not in (found, wanted) and found != wanted:
+        belongs: dict[str, int | str] = {"version": version, "partition": self.partition}
+        if self.query is not None:
+            belongs["query"] = self.query
+        for what, wanted in belongs.items():
+            if header[what] != wanted:
                 raise StateCorruptError(
-                    f"the manifest {path} is that of {what} {found}, not of {what} {wanted}: it "
-                    f"was put in another one's place. {RESTORE_BOTH}"
+                    f"the manifest {path} is that of {what} {header[what]}, not of {what} {wanted}:"
+                    f" it was put in another one's place. {RESTORE_BOTH}"
                 )
 
     def _names(self) -> list[str]:

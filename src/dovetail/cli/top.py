@@ -39,7 +39,7 @@ EXAMPLES = """
 
   [cyan]dovetail top ckpt/join[/cyan]                 live, until Ctrl-C
 
-  [cyan]dovetail top examples/job.toml[/cyan]         the join of a job file
+  [cyan]dovetail top job.toml[/cyan]                  the join of a job file
 
   [cyan]dovetail top ckpt/join --once[/cyan]          one look
 

@@ -178,7 +178,7 @@ def test_wide_when_rows_are_wide_then_asks_for_what_working_memory_lacks_and_onl
 def test_wide_when_a_row_is_too_wide_then_says_the_least_that_would_do_and_forgets_it() -> None:
     budget = Budget(100_000, shares=3)
     wide = wide_of(budget)
-    with pytest.raises(MemoryBudgetError, match=r"a row of 50\.0 KB does not fit") as caught:
+    with pytest.raises(MemoryBudgetError, match=r"a row of 48\.8 KB does not fit") as caught:
         wide.lacking(0, rows_of(50_000))
     assert wide.widest == [0, 0]
     found = re.search(
@@ -212,7 +212,7 @@ def test_wide_when_restored_then_holds_as_much_or_says_that_it_is_too_little() -
     again = wide_of(Budget(100_000))
     again.restore(wide.widest)
     assert (again.widest, again.held.nbytes) == (wide.widest, wide.held.nbytes)
-    with pytest.raises(MemoryBudgetError, match=r"a row of 18\.0 KB does not fit"):
+    with pytest.raises(MemoryBudgetError, match=r"a row of 17\.6 KB does not fit"):
         wide_of(Budget(50_000)).restore(wide.widest)
 
 

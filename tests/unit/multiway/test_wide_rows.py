@@ -70,6 +70,21 @@ def test_join_when_one_wide_row_matches_hundreds_then_results_come_in_parts(
 
 
 @pytest.mark.parametrize("algorithm", EVERY)
+def test_push_when_a_few_rows_of_a_large_batch_come_then_its_buffers_are_not_kept(
+    algorithm: str, tmp_path: Path
+) -> None:
+    whole = relation(np.arange(1_000), [1_000] * 1_000)
+    spec = spec_of([whole] * 3)
+    store = BlockStore(tmp_path, spec.schemas, "a")
+    operator = ALGORITHMS[algorithm](spec, Context(Budget(None), store))
+    pushed(operator, 0, whole.slice(500, 3))
+    (chunk,) = operator.tables[0].payload.chunks
+    assert len(chunk) == 3
+    assert chunk.rows.get_total_buffer_size() < 4_000
+    store.close()
+
+
+@pytest.mark.parametrize("algorithm", EVERY)
 @pytest.mark.parametrize("wide", [0.3, 2.0])
 def test_push_when_one_row_is_too_wide_then_nothing_is_lost_and_the_memory_named_is_enough(
     algorithm: str, wide: float, tmp_path: Path

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.memory import parse_bytes
 from dovetail.semistream import ALGORITHMS, SemiStreamSpec
 from dovetail.semistream.base import MIN_BUDGET_BYTES
+from dovetail.semistream.seek import Seek
 from dovetail.testing.semistream import Driver, stage
 
 EVERY = sorted(ALGORITHMS)
@@ -94,6 +96,21 @@ def test_join_when_one_wide_row_matches_hundreds_then_results_come_in_parts(
     assert_left_join(driver, stream, table)
     most = max(driver.operator.working_bytes // 2, wide + 300)
     assert max(out.nbytes for out in driver.drive.batches) <= most
+
+
+@pytest.mark.parametrize("algorithm", sorted({*EVERY} - {"inl"}))  # whose rows do not wait
+def test_push_when_a_few_rows_of_a_large_batch_come_then_its_buffers_are_not_kept(
+    algorithm: str, opened: Open
+) -> None:
+    table = rows_of(TABLE, np.arange(200), [20] * 200)
+    driver = opened(algorithm, table, 4_000_000)
+    driver.push(rows_of(STREAM, np.arange(1_000), [1_000] * 1_000).slice(500, 3))
+    operator: Any = driver.operator
+    seeking = isinstance(operator, Seek)
+    runs = [one.run for one in operator._sweep.all] if seeking else operator._open
+    runs += [] if seeking else [packet.run for packet in operator.packets]
+    assert sum(map(len, runs)) == 3
+    assert sum(run.rows.get_total_buffer_size() for run in runs) < 4_000
 
 
 @pytest.mark.parametrize("algorithm", EVERY)

@@ -128,6 +128,21 @@ def test_join_when_one_wide_row_matches_hundreds_then_results_come_in_parts(
         store.close()
 
 
+@pytest.mark.parametrize("algorithm", ["shj", *SPILLING])
+def test_push_when_a_few_rows_of_a_large_batch_come_then_its_buffers_are_not_kept(
+    algorithm: str, tmp_path: Path
+) -> None:
+    whole = relation("left", np.arange(1_000), [1_000] * 1_000)
+    spec = TwoWaySpec(whole.schema, whole.schema, ("k",), ("k",))
+    store = BlockStore(tmp_path, spec.schemas, "a")
+    operator = make(algorithm, spec, Context(Budget(None), store))
+    list(operator.push(LEFT, whole.slice(500, 3)))
+    (run,) = operator.memory[LEFT].runs
+    assert len(run) == 3
+    assert run.rows.get_total_buffer_size() < 4_000
+    store.close()
+
+
 # -- a row that a share cannot hold ---------------------------------------------------------
 
 

@@ -482,7 +482,7 @@ def test_cached_operator_when_the_budget_has_changed_then_is_not_used(
         protocol.Partition(tmp_path, memory).run(batch, protocol.rows_of(batch, 2), 0, keep=True)
     records = list(dovetail.progress(tmp_path).records())
     assert [record["cached"] for record in records] == [False, True, False, True]
-    assert [record["budget"] for record in records] == [500_000, 500_000, 70_000, 70_000]
+    assert [record["budget"] for record in records] == [500 << 10, 500 << 10, 70 << 10, 70 << 10]
 
 
 def test_state_when_any_byte_of_it_is_damaged_then_is_refused_or_unharmed(
@@ -668,7 +668,7 @@ def test_step_when_four_times_as_many_came_before_then_commits_and_reads_no_more
     records = list(dovetail.progress(tmp_path).records())
     read = [record["bytes_read"] for record in records]
     catalogue = [record["memory"].get("catalogue", 0) for record in records]
-    assert sum(record["flushed_bytes"] for record in records) > 20 * 70_000
+    assert sum(record["flushed_bytes"] for record in records) > 20 * (70 << 10)
     for name, seen in [
         ("bytes of the manifest", manifests), ("files", files), ("bytes read", read),
         ("bytes of the catalogue", catalogue),

@@ -362,7 +362,7 @@ def test_progress_when_enrich_has_run_then_tells_what_happened(inputs: Any) -> N
     assert progress.rows_in == (stream.count(), 0), about
     assert sum(progress.rows_out.values()) == inputs.enriched("left").count(), about
     assert set(progress.rows_out) <= {"arriving", "deferred"}, about
-    assert progress.budget_bytes == 600_000, about
+    assert progress.budget_bytes == 600 << 10, about
     assert progress.identity["job"] == "enrich", about
     assert progress.identity["algorithm"] == "seek", about
     totals = [part.totals for part in progress.partitions]

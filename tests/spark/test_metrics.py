@@ -109,9 +109,9 @@ def test_progress_when_query_has_run_then_tells_what_happened(bench: Any) -> Non
     assert set(progress.rows_out) <= {"arriving", "reactive", "cleanup"}, about
     assert progress.pending_rows == 0, about
     assert progress.spilled_bytes > 0, about
-    assert progress.budget_bytes == 250_000, about
+    assert progress.budget_bytes == 250 << 10, about
     assert {"rows", "working", "input", "catalogue", "total"} <= set(progress.memory), about
-    assert 0 < progress.memory["total"] <= 250_000, about
+    assert 0 < progress.memory["total"] <= 250 << 10, about
     assert [part.partition for part in progress.partitions] == [0, 1], about
     assert all(part.phase == "idle" for part in progress.partitions), about
     assert progress.identity["algorithm"] == "diner", about
@@ -131,7 +131,7 @@ def test_records_when_query_has_run_then_agree_with_the_totals(bench: Any) -> No
     out = sum(sum(r["rows_out"].values()) for r in records)
     assert out == sum(progress.rows_out.values())
     assert sum(r["flushed_bytes"] for r in records) == progress.spilled_bytes
-    assert all(0 < r["memory"]["total"] <= r["budget"] == 100_000 for r in records)
+    assert all(0 < r["memory"]["total"] <= r["budget"] == 100 << 10 for r in records)
     assert all(r["memory_peak"] <= r["budget"] for r in records)
     assert {r["phase"] for r in records} <= {"arriving", "deferred", "idle"}
     assert len({(r["partition"], r["batch"]) for r in records}) == len(records)

@@ -117,7 +117,7 @@ class Runner:
             if self.refresh:
                 dovetail.refresh(root / "state")
         kilobytes = int(self.memory.removesuffix("KB"))
-        return call(
+        joined = call(
             self.stream(root, "left"),
             right,
             on="k",
@@ -128,6 +128,10 @@ class Runner:
             algorithm=name,
             **more,
         )
+        if not width:
+            return joined
+        near = f"if(abs(left_k - right_k) <= {width}, left_k, -1) as k"
+        return joined.selectExpr(near, "left_id", "left_text", "right_id", "right_text")
 
     def joined_by_three(self, root: Path, algorithm: str, *, beside: bool) -> DataFrame:
         """A chain of three: of each left row, the third input has none, one or two copies.

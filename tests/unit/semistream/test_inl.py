@@ -175,7 +175,7 @@ def test_pool_when_an_input_batch_needs_its_room_then_leaves_go(make_bench: Make
     assert len(pool(bench)) == 21
     assert len(bench.feed([3] * 18_750)) == 18_750
     assert bench.operator.ctx.budget.peak_bytes <= 450_000
-    assert len(pool(bench)) <= 17
+    assert len(pool(bench)) < 21
     bench.assert_exactly_once()
 
 

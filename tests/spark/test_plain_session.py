@@ -125,6 +125,15 @@ def test_join_when_a_python_without_dovetail_was_chosen_then_the_error_says_so(
     assert "Set PYSPARK_PYTHON=" in last
 
 
+def test_worker_python_when_it_is_chosen_after_the_session_was_made_then_it_is_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/later")
+    context = SimpleNamespace(master="local[2]", pythonExec="/opt/earlier", getConf=dict)
+    choose_worker_python(cast("SparkContext", context))
+    assert context.pythonExec == "/opt/later"
+
+
 @pytest.mark.parametrize(("conf", "chosen"), [(None, sys.executable), ("/opt/py", "/opt/py")])
 def test_worker_python_when_the_session_s_conf_names_one_then_it_is_that(
     conf: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch

@@ -78,12 +78,16 @@ def choose_worker_python(context: SparkContext) -> None:
 
     Without a choice Spark takes the first `python3` on the PATH, which is another one where a
     virtual environment is used by its path. Functions and data sources take over what is set here
-    when they are made. `spark.pyspark.python` counts as a choice, though Spark itself heeds it
-    only where spark-submit starts the program.
+    when they are made, so PYSPARK_PYTHON counts also if it was set after the session was made.
+    `spark.pyspark.python` counts as a choice, though Spark itself heeds it only where spark-submit
+    starts the program.
     """
-    if "PYSPARK_PYTHON" in os.environ or not (context.master or "").startswith("local"):
-        return
-    context.pythonExec = context.getConf().get("spark.pyspark.python") or sys.executable
+    if (context.master or "").startswith("local"):
+        context.pythonExec = (
+            os.environ.get("PYSPARK_PYTHON")
+            or context.getConf().get("spark.pyspark.python")
+            or sys.executable
+        )
 
 
 @functools.cache
@@ -96,8 +100,8 @@ def _worker_problem(python: str) -> str | None:
     if found == sys.executable:
         return None
     advice = (
-        f"Set PYSPARK_PYTHON={sys.executable} in the environment before the session is made "
-        "(in Python: os.environ['PYSPARK_PYTHON'] = sys.executable)."
+        f"Set PYSPARK_PYTHON={sys.executable} in the environment "
+        "(in Python: os.environ['PYSPARK_PYTHON'] = sys.executable) and ask again."
     )
     if not found:
         return f"Spark starts its workers with {python!r}, which is not there. {advice}"

@@ -118,15 +118,28 @@ def assert_part_of(outcome: Outcome, expected: Pairs) -> None:
 def assert_values_unaltered(outcome: Outcome) -> None:
     """Each result holds the columns of its two rows, bit for bit."""
     table = outcome.table().combine_chunks()
-    left, right = outcome.relations
-    sources = dict.fromkeys(right.schema.names, (right, "right_id"))
-    sources |= dict.fromkeys(left.schema.names, (left, "left_id"))
+    sources = _sources(outcome)
     for name in table.schema.names:
-        batch, rows = sources[name]
-        wanted = batch.column(name).take(table[rows].combine_chunks())
+        batch, column, rows = sources[name]
+        wanted = batch.column(column).take(table[rows].combine_chunks())
         found = table[name].combine_chunks()
         if not identical(found, wanted):
             raise AssertionError(f"{outcome.describe()}: column {name} was altered")
+
+
+def _sources(outcome: Outcome) -> dict[str, tuple[pa.RecordBatch, str, str]]:
+    """By the name of a result's column: the relation it is from, its name there, the row's column.
+
+    Keys of one name are one column, or, of a band, two columns named for their sides.
+    """
+    left, right = outcome.relations
+    sources = {name: (right, name, "right_id") for name in right.schema.names}
+    sources |= {name: (left, name, "left_id") for name in left.schema.names}
+    if outcome.spec.within is not None:
+        for name in outcome.spec.left_keys:
+            sources[f"left_{name}"] = (left, name, "left_id")
+            sources[f"right_{name}"] = (right, name, "right_id")
+    return sources
 
 
 class _Drive:

@@ -311,7 +311,7 @@ class Ticking:
         task = self.partition.task(batch, keep=True)
         task.now = lambda: self.time
         pushed = self.protocol.lookup_rows(batch, rows, KEYS)
-        for _ in task.run(self.partition.shuffled(pushed, 1), self.protocol.QUERY):
+        for _ in task.run(self.partition.shuffled(pushed, 1)):
             pass
         return list(dovetail.progress(self.state).records())[-1]
 

@@ -280,7 +280,7 @@ def test_row_when_too_wide_for_the_budget_then_says_the_least_memory_that_would_
         bench.keyed(side, np.arange(300), files=1)
     bench.keyed("left", np.arange(3), files=1, text=40_000)
     text = bench.failure(join_of(bench, memory="200KB", partitions=2))
-    bench.says(text, "MemoryBudgetError", "a row of 40.1 KB does not fit", "over 2 partitions")
+    bench.says(text, "MemoryBudgetError", "a row of 39.1 KB does not fit", "over 2 partitions")
     least = re.search(r"memory='([\d.]+ KB)' over 2 partitions would do", text)
     assert least, text
     bench.run(join_of(bench, memory=least[1], partitions=2))

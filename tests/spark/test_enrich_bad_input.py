@@ -394,7 +394,7 @@ def test_row_when_too_wide_for_the_budget_then_says_the_least_memory_that_would_
     bench.keyed("table", np.arange(2000), files=1)
     conf("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
     text = complaint(bench, memory="270KB")
-    bench.says(text, "MemoryBudgetError", "a row of 80.1 KB does not fit")
+    bench.says(text, "MemoryBudgetError", "a row of 78.2 KB does not fit")
     least = re.search(r"memory='([\d.]+ [KM]B)' would do", text)
     assert least, text
     bench.run(enrich_of(bench, memory=least[1]))

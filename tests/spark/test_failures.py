@@ -50,8 +50,8 @@ def state_that_cannot_be_made(bench: Any) -> str:
 @pytest.mark.parametrize(
     ("happens", "error", "sentence"),
     [
-        (new_checkpoint, "StateMismatchError", "the state directory {state} belongs to another"),
-        (deleted_state, "StateMissingError", "the state directory {state} is missing or lacks"),
+        (new_checkpoint, "StateMismatchError", "the state directory {state} is in use (partition"),
+        (deleted_state, "StateMissingError", "the state directory {state} is missing or empty"),
         (state_that_cannot_be_made, "StorageError", "cannot write to {root}/file: "),
     ],
 )
@@ -118,7 +118,8 @@ def test_query_when_two_joins_in_it_share_a_state_then_fails_with_one_sentence(
     )
     options = {"on": "k", "state": bench.state, "partitions": 2}
     one, two = dovetail.join(*low, **options), dovetail.join(*high, **options, within=within)
-    text = bench.failure(one.unionAll(two))
+    ids = ["left_id", "right_id"]
+    text = bench.failure(one.select(ids).unionAll(two.select(ids)))
     assert f"two joins of this query share the state directory {bench.state}." in text
     assert "Traceback" not in text
 

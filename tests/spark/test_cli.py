@@ -287,7 +287,10 @@ def test_run_when_nothing_is_new_then_says_so_in_place_of_old_totals(
     assert "from the first start" not in said[0]
     assert said[1] == f"Nothing new since batch {versions[0]}."
     assert "rows in, left 4,000" in said[2]
-    assert "1 micro-batch in this run All but the last line counts from the first start" in said[2]
+    assert (
+        f"this run, up to batch {versions[2]} All but the last line counts from the first start"
+        in said[2]
+    )
 
 
 def test_explain_when_there_is_a_state_then_says_whether_it_fits(

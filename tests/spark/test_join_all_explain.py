@@ -45,7 +45,9 @@ def test_explain_when_batches_are_counted_then_numbers_are_those_of_the_data(cha
     exact = r1.join(r2, "a").join(r3, "b").count()
     assert results == pytest.approx(exact, rel=0.1)
     (travel,) = re.findall(r"one operator: ([\d,]+) rows travel", said)
-    copies = dict(re.findall(r"of (r\d) to ([\d.]+)[,;]", said.split("partitions a row goes to:")[1]))
+    copies = dict(
+        re.findall(r"of (r\d) to ([\d.]+)[,;]", said.split("partitions a row goes to:")[1])
+    )
     rows = {"r1": 2000, "r2": 2000, "r3": 1500}
     expected = sum(rows[name] * float(copies[name]) for name in rows)
     assert number(travel) == pytest.approx(expected, rel=0.01)

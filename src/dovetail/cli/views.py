@@ -288,8 +288,10 @@ def enrich_summary(
 
 
 def _add_time(table: Table, progress: "Progress", seconds: float, before: int) -> None:
-    count = _count(progress.version - before, "micro-batch", "es")
-    table.add_row("time", f"{seconds:.1f} s", count if before < 0 else f"{count} in this run")
+    # Spark also numbers micro-batches without rows, which a query that goes on from has had
+    count = _count(progress.version + 1, "micro-batch", "es")
+    done = count if before < 0 else f"this run, up to batch {progress.version}"
+    table.add_row("time", f"{seconds:.1f} s", done)
 
 
 def _add_costs(table: Table, progress: "Progress") -> None:

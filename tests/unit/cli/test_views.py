@@ -165,7 +165,7 @@ def test_summary_when_a_query_went_on_then_has_the_micro_batches_of_this_run(
     make_state()
     state = make_state("idle")
     assert (
-        drawn(summary(progress(state), 3.0, before=0))[-1] == "time 3.0 s 1 micro-batch in this run"
+        drawn(summary(progress(state), 3.0, before=0))[-1] == "time 3.0 s this run, up to batch 1"
     )
     assert drawn(summary(progress(state), 3.0))[-1] == "time 3.0 s 2 micro-batches"
 

@@ -15,6 +15,7 @@ keep what an operator has freed, as much as the budget again.
 
 import contextlib
 import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -24,6 +25,10 @@ from dovetail.errors import MemoryBudgetError
 #: What the process may grow by beyond the budget: allocator slack and code loaded on first use.
 FIXED_OVERHEAD_BYTES = 24 << 20
 
+#: The working memory that the widest row of each input takes, of given sizes.
+Needs = Callable[[Sequence[int]], int]
+
+_UNBOUNDED_WORKING_BYTES = 64 << 20
 _M_MMAP_THRESHOLD = -3  # glibc's malloc.h
 _MMAP_THRESHOLD_BYTES = 256 << 10
 
@@ -129,6 +134,41 @@ class Reservation:
             self.grow(nbytes - self.nbytes)
         else:
             self.shrink(self.nbytes - nbytes)
+
+
+def _nothing_beside(_partition_bytes: int, _widest: Sequence[int]) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class MemorySplit:
+    """How one kind of operator divides its share of a budget."""
+
+    working_share: float  #: set aside at the start for transient needs
+    movable: frozenset[str]  #: the components that can be given up for rows that come
+    wide_needs: Needs
+    waiting_share: float = 0.0  #: for rows that wait while others come
+    #: what an operator with a budget and the widest rows takes even if it keeps none
+    beside: Callable[[int, Sequence[int]], int] = _nothing_beside
+
+    def working_bytes(self, partition_bytes: int | None) -> int:
+        """The working memory of a share of the budget."""
+        if partition_bytes is None:
+            return _UNBOUNDED_WORKING_BYTES
+        return int(partition_bytes * self.working_share)
+
+    def least_for(self, nbytes: int) -> int:
+        """The share of a budget that has so many bytes beside its working memory."""
+        return int(nbytes / (1 - self.working_share - self.waiting_share)) + 1
+
+
+def require_share(partition_bytes: int | None, least: int, who: str) -> None:
+    """Refuse a share of the budget that is less than somebody needs."""
+    if partition_bytes is not None and partition_bytes < least:
+        raise MemoryBudgetError(
+            f"a partition's share of the budget is {format_bytes(partition_bytes)}, but {who} at "
+            f"least {format_at_least(least)} a partition: raise memory= or lower partitions="
+        )
 
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")

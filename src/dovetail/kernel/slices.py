@@ -17,7 +17,7 @@ Spark, `spark.sql.execution.arrow.maxBytesPerBatch` bounds it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,10 +25,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.errors import MemoryBudgetError
-from dovetail.kernel.memory import Budget, Reservation, format_at_least, format_bytes
+from dovetail.kernel.memory import (
+    Budget,
+    MemorySplit,
+    Reservation,
+    format_at_least,
+    format_bytes,
+)
 
 Sizes = NDArray[np.int64]  #: bytes, of a row each
-Needs = Callable[[Sequence[int]], int]
 
 _EVEN, _FEW_BYTES = 4, 64  # a row up to so many times the mean row and so many bytes is no outlier
 _LOOKED_AT_BYTES = 1 << 10  # wider rows are few for their bytes, and may differ by less:
@@ -226,21 +231,10 @@ class WideRows:
     long as none is wider than its part of it.
     """
 
-    def __init__(
-        self, budget: Budget, inputs: int, needs: Needs, working: Callable[[int], int],
-        room: Callable[[int, Sequence[int]], int], movable: frozenset[str],
-    ) -> None:  # fmt: skip
-        """`needs`: the working memory that the widest row of each input takes, of given sizes.
-
-        `working`: the working memory of a budget. `room`: what an operator with a budget and such
-        rows takes beside it when it keeps none. `movable`: the components of the budget that can be
-        given up for rows that come.
-        """
+    def __init__(self, budget: Budget, inputs: int, split: MemorySplit) -> None:
         self._budget = budget
-        self._needs = needs
-        self._working = working
-        self._room_beside = room
-        self._movable = movable | {"working", "wide rows", "input"}
+        self._split = split
+        self._movable = split.movable | {"working", "wide rows", "input"}
         self.widest = [0] * inputs  #: of each input; those that are narrow enough are not noted
         self.held = Reservation(budget, "wide rows")
 
@@ -280,15 +274,15 @@ class WideRows:
 
     def _narrow(self, total: int) -> int:
         """How wide a row may be that nobody has to take note of."""
-        return self._working(total) // self._needs([1] * len(self.widest))
+        return self._split.working_bytes(total) // self._split.wide_needs([1] * len(self.widest))
 
     def _wanted(self, total: int, widest: Sequence[int]) -> int:
         """What working memory lacks for such rows."""
         narrow = self._narrow(total)
         if max(widest) <= narrow:
             return 0
-        needed = self._needs([max(row, narrow) for row in widest])
-        return max(0, needed - self._working(total))
+        needed = self._split.wide_needs([max(row, narrow) for row in widest])
+        return max(0, needed - self._split.working_bytes(total))
 
     def _room(self, total: int, widest: Sequence[int]) -> int:
         """What a budget has beside working memory and all that stays."""
@@ -296,11 +290,11 @@ class WideRows:
             held for name, held in self._budget.components.items() if name not in self._movable
         )
         stays = max(stays, min(int(_FIRST_SHARE * total), _FIRST_BYTES))
-        taken = self._working(total) + self._wanted(total, widest) + stays
+        taken = self._split.working_bytes(total) + self._wanted(total, widest) + stays
         return total - taken - int(_GROWTH_SHARE * total)
 
     def _fits(self, total: int, widest: Sequence[int]) -> bool:
-        needed = max(self._room_beside(total, widest), *widest)
+        needed = max(self._split.beside(total, widest), *widest)
         return self._room(total, widest) >= needed
 
     def _refuse(self, row: int, widest: Sequence[int]) -> NoReturn:

@@ -17,8 +17,7 @@ Beyond the paper, each an option:
   pieces as large as the memory allows.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +26,8 @@ from numpy.typing import NDArray
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.catalogue import Entries
-from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context
+from dovetail.kernel.room import Lender, Room
 from dovetail.multiway.cells import Box, Cell
 from dovetail.multiway.combining import Combinations, Combiner
 from dovetail.multiway.odometer import Level, Odometer, join_sequences
@@ -67,50 +66,6 @@ class MinerOptions:
                 raise ArgumentError(f"{name}={value!r} of MINER has to be at least {lowest}")
 
 
-class Room:
-    """The memory for blocks, which rows in memory make room for.
-
-    `grow` has a reservation granted, whatever rows have to be flushed for it; `make_room` gives up
-    what can be spared, and says whether there was any.
-    """
-
-    def __init__(
-        self, context: Context, least_bytes: Callable[[], int],
-        grow: Callable[[Reservation, int, str], None], make_room: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        self._budget = context.budget
-        self._least_bytes = least_bytes
-        self._grow = grow
-        self._make_room = make_room
-        self._held = Reservation(context.budget, "outer")
-
-    @property
-    def least_bytes(self) -> int:
-        """What there always is; more of it once wide rows have come."""
-        return self._least_bytes()
-
-    def ask(self, nbytes: int) -> int:
-        """Have room for so many bytes, or for as many as can be spared; returns how many."""
-        self.give_back()
-        self._grow(self._held, self.least_bytes, "room for blocks")
-        excess = nbytes - self.least_bytes
-        if excess > 0:
-            while not self._held.try_grow(excess):
-                if not self._make_room():
-                    free = (self._budget.total_bytes or 0) - self._budget.used_bytes
-                    self._held.try_grow(max(0, min(excess, free - self.least_bytes // 8)))
-                    break
-        return self._held.nbytes
-
-    def share(self, part: float) -> int:
-        """That part of the budget, but not less than can be had anyway."""
-        total = self._budget.total_bytes
-        return sys.maxsize if total is None else max(self.least_bytes, int(part * total))
-
-    def give_back(self) -> None:
-        self._held.resize(0)
-
-
 class BlockJoins:
     """Joins the blocks of the cells, one step after the other."""
 
@@ -145,14 +100,14 @@ class BlockJoins:
             self._odometer = None
         self._room.give_back()
 
-    def begin(self, cells: Sequence[Cell], *, cleaning: bool) -> bool:
+    def begin(self, cells: Sequence[Cell], lender: Lender, *, cleaning: bool) -> bool:
         """Have something to do; False if there is nothing. To be asked before each step."""
         if self._odometer is not None and self._odometer.exhausted:
             self.put_down()
         if self._odometer is None:
             cell = next((cell for cell in cells if cell.next_box() is not None), None)
             if cell is not None:
-                self._odometer = self._open(cell, cleaning)
+                self._odometer = self._open(cell, cleaning, lender)
         return self._odometer is not None
 
     def step(self) -> Iterator[pa.RecordBatch]:
@@ -178,7 +133,7 @@ class BlockJoins:
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _open(self, cell: Cell, cleaning: bool) -> Odometer:
+    def _open(self, cell: Cell, cleaning: bool, lender: Lender) -> Odometer:
         box = cell.boxes[-1]
         plan = join_sequences(
             self._spec, box.outer, [b - a for a, b in zip(box.low, box.high, strict=True)]
@@ -201,9 +156,8 @@ class BlockJoins:
         wanted = int(holders * outer) + least
         spare = self._room.least_bytes - wanted  # if negative, rows have to make room anyway
         last = min(self._least_piece, spare) if spare >= 0 else self._least_piece
-        room = self._room.ask(
-            wanted + last if cleaning else min(wanted + last, self._room.share(_REACTIVE_SHARE))
-        )
+        most = wanted + last if cleaning else min(wanted + last, self._room.share(_REACTIVE_SHARE))
+        room = self._room.ask(most, lender)
         unit = (room - least - last) / sum(widths)
         count, _ = self._fitting(blocks, numbers, int(unit * widths[0]), index)
         chunk = max(1, count)

@@ -37,7 +37,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail.kernel.keys import Codes
-from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.multiway.areas import Areas, Times
 from dovetail.multiway.base import MultiWayJoin
 from dovetail.multiway.blockjoins import MinerOptions
@@ -47,7 +46,7 @@ from dovetail.multiway.gains import Gains
 from dovetail.multiway.gains import victim as poorest
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.rows import Arriving, JoinRows, Table
-from dovetail.multiway.spec import MultiWaySpec, Reach
+from dovetail.multiway.spec import Reach
 
 
 class Miner(MultiWayJoin):
@@ -55,17 +54,10 @@ class Miner(MultiWayJoin):
 
     name: ClassVar[str] = "miner"
 
-    def __init__(
-        self,
-        spec: MultiWaySpec,
-        context: Context,
-        snapshot: Snapshot | None = None,
-        options: MinerOptions | None = None,
-    ) -> None:
-        self.areas = [[Areas() for _ in attributes] for attributes in spec.attributes]
-        self._stale = [False] * len(spec)  # whose joins the next row sets to 0
-        self.gains = [[Gains() for _ in attributes] for attributes in spec.attributes]
-        super().__init__(spec, context, snapshot, options)
+    def _build(self) -> None:
+        self.areas = [[Areas() for _ in attributes] for attributes in self.spec.attributes]
+        self._stale = [False] * len(self.spec)  # whose joins the next row sets to 0
+        self.gains = [[Gains() for _ in attributes] for attributes in self.spec.attributes]
         if self.options.fading:
             areas = self.areas  # not the join itself, which would be a cycle
 
@@ -114,14 +106,14 @@ class Miner(MultiWayJoin):
 
     # -- flushing ---------------------------------------------------------------------------
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         if self._drop_copies():
             return True
         if not any(map(len, self.tables)):
             return False
         victim = self._victim()
         table, areas = self.tables[victim], self.areas[victim]
-        count = self._rows_to_flush(victim)
+        count = self._rows_to_flush(victim, wanted)
         # the next flush may come at once, and nothing else would tell the new areas apart
         first = self.options.fading and areas[0].lower is None
         matched = table.bits.copy() if first else None

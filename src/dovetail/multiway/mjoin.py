@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes, spread
-from dovetail.kernel.protocol import Context, Snapshot
+from dovetail.kernel.protocol import Snapshot
 from dovetail.multiway.base import MultiWayJoin
 from dovetail.multiway.blockjoins import MinerOptions
-from dovetail.multiway.spec import MultiWaySpec
 
 _FEWEST_BUCKETS, _MOST_BUCKETS = 4, 32
 _BUDGET_OF_A_BUCKET = 128 << 10
@@ -38,15 +37,10 @@ class MJoin(MultiWayJoin):
     default_options: ClassVar[MinerOptions] = MinerOptions(keep_copies=False)
     buckets: ClassVar[int | None] = None  #: a power of two; None: by the budget
 
-    def __init__(
-        self,
-        spec: MultiWaySpec,
-        context: Context,
-        snapshot: Snapshot | None = None,
-        options: MinerOptions | None = None,
-    ) -> None:
-        self.coordinated = spec.joins_one_attribute
-        super().__init__(spec, context, snapshot, options)
+    @property
+    def coordinated(self) -> bool:
+        """Whether buckets are flushed, rather than rows at random."""
+        return self.spec.joins_one_attribute
 
     def _cell_count(self, snapshot: Snapshot | None) -> int:
         if not self.coordinated:
@@ -67,7 +61,7 @@ class MJoin(MultiWayJoin):
         bits = len(self.cells).bit_length() - 1
         return np.asarray((spread(codes) >> np.int64(64 - bits)) + len(self.cells) // 2)
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         if self._drop_copies():
             return True
         if not any(map(len, self.tables)):

@@ -17,6 +17,7 @@ from dovetail.kernel.blocks import BLOCK, LOGGED, RESIDENT
 from dovetail.kernel.catalogue import Catalogue, concatenated, split_tails
 from dovetail.kernel.protocol import Snapshot
 from dovetail.kernel.runs import Run
+from dovetail.kernel.shell import quietly
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.payload import Chunk, pack, unpack
 from dovetail.multiway.relation_blocks import part_of
@@ -94,7 +95,7 @@ def restore(join: "MultiWayJoin", snapshot: Snapshot) -> None:
     join.order.restore(meta["order"])
     join._flushed = meta["flushed"]
     join._restore_facts(meta["own"])
-    join._settle()
+    quietly(join._settle_rows())
 
 
 def _restore_rows(join: "MultiWayJoin", block: np.void, packed: str | None) -> None:

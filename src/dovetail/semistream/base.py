@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dovetail.errors import ArgumentError, MemoryBudgetError
-from dovetail.kernel.memory import Reservation, format_at_least, format_bytes
+from dovetail.errors import ArgumentError
+from dovetail.kernel.memory import MemorySplit, Reservation, require_share
 from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
-from dovetail.kernel.slices import SizedRows, WideRows
+from dovetail.kernel.shell import Pieces, Reclaiming, Results, Shell
+from dovetail.kernel.slices import SizedRows
 from dovetail.semistream.emission import Emission, numbers_of
 from dovetail.semistream.shedding import FrequencyLookup
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
@@ -27,15 +28,25 @@ from dovetail.semistream.table import CODE_BYTES, RELEASE_BYTES, StagedTable
 WORKING_SHARE = 1 / 4
 SLICE_SHARE = 1 / 2  #: of the working memory: the rows that are taken in at a time
 MIN_BUDGET_BYTES = 256 << 10
-_UNBOUNDED_WORKING_BYTES = 64 << 20
-#: what can be given up for rows that come
-_MOVABLE = frozenset({"window", "cache", "notes", "switching buffer", "page pool"})
 
 
-class SemiStreamJoin(Emission):
+def _wide_needs(widest: Sequence[int]) -> int:
+    """A row as it comes, and as a result with a table row."""
+    return 3 * sum(widest)
+
+
+_SPLIT = MemorySplit(
+    WORKING_SHARE,
+    frozenset({"window", "cache", "notes", "switching buffer", "page pool"}),
+    _wide_needs,
+    waiting_share=WORKING_SHARE * SLICE_SHARE,
+)
+
+
+class SemiStreamJoin(Emission, Shell):
     """Arrival and memory, shared by every algorithm."""
 
-    name: ClassVar[str]
+    split: ClassVar[MemorySplit] = _SPLIT
     #: deferred work is due as soon as there is any, not only while the stream is silent
     eager: ClassVar[bool] = True
     joins_conditions: ClassVar[bool] = False  #: bands and arbitrary conditions
@@ -52,24 +63,19 @@ class SemiStreamJoin(Emission):
                 f"algorithm {self.name!r} joins on equal keys only; 'meshjoin' and 'ameshjoin' "
                 "take bands and arbitrary conditions"
             )
-        self.spec = spec
-        self.ctx = context
-        self.table = table
-        table.counters = context.counters
         total = context.budget.total_bytes
         check_budget(total, table)
-        self.working_bytes = _working_bytes(total)
-        context.budget.reserve("working", self.working_bytes)
+        Shell.__init__(self, context, 1)
+        self.spec = spec
+        self.table = table
+        table.counters = context.counters
         context.budget.reserve("page index", table.nbytes)
         table.release_bytes = release_bytes_of(total)
         table.read_at_most(self.working_bytes // 8)
-        self.wide = WideRows(context.budget, 1, _wide_needs, _working_share, lambda *_: 0, _MOVABLE)
         if snapshot is not None:
             self.wide.restore(snapshot.meta["widest"])
             self._widest_row = snapshot.meta["widest_row"]
         self._window = Reservation(context.budget, "window")
-        self._ended = False
-        self._status = Status.IDLE
         self._arrived = 0  # rows so far, which gives each its place in the stream
         #: how often the table has each code, once shedding has asked for it
         self.frequencies: FrequencyLookup | None = None
@@ -77,67 +83,22 @@ class SemiStreamJoin(Emission):
 
     # -- the protocol -----------------------------------------------------------------------
 
-    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def push(self, side: int, batch: pa.RecordBatch) -> Results:
         assert side == STREAM, "the table does not stream"
-        self._ended = False
         self.table.counters = self.ctx.counters
-        if not batch.num_rows:
-            return
-        rows = SizedRows(batch, 2 * INDEX_BYTES_PER_ROW)
-        lacking = self.wide.lacking(STREAM, rows)
-        self.ctx.counters.rows_in[STREAM] += batch.num_rows
-        yield from self.make_room_for(self.wide.held, lacking, "what wide rows need")
-        self._stream_row_bytes = batch.nbytes / batch.num_rows
-        self._widest_row = max(self._widest_row, rows.widest)
-        incoming = Reservation(self.ctx.budget, "input")
-        counted = self.wide.counted_input(batch.nbytes)
-        yield from self.make_room_for(incoming, counted, "an input batch")
-        try:
-            for piece in self._slices(rows):
-                for out in self._arrive(piece):
-                    yield self._count("arriving", out)
-        finally:
-            incoming.resize(0)
-        self.table.release(self.working_bytes // 4)
-        self._status = Status.MORE if self.pending() else self._resting()
+        yield from super().push(side, batch)
+        if batch.num_rows:
+            self.table.release(self.working_bytes // 4)
+            self._status = Status.MORE if self.pending() else self._resting()
 
-    def make_room_for(
-        self, reservation: Reservation, nbytes: int, what: str
-    ) -> Iterator[pa.RecordBatch]:
+    def poll(self, fuel: int) -> Results:
+        self.table.counters = self.ctx.counters
+        yield from super().poll(fuel)
+        self.table.release(self.working_bytes // 4)
+
+    def make_room_for(self, reservation: Reservation, nbytes: int, what: str) -> Results:
         """Reserve memory for what comes from outside; works rows off until there is room."""
-        while not reservation.try_grow(nbytes):
-            if not self._can_make_room():
-                self._refuse(nbytes, what)
-            for out in self._make_room():
-                yield self._count("arriving", out)
-
-    def finish(self, side: int) -> None:
-        self._ended = True
-        self._status = Status.MORE if self.pending() else self._resting()
-
-    def status(self) -> Status:
-        return self._status
-
-    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        self.table.counters = self.ctx.counters
-        while self.pending():
-            before = self.ctx.counters.bytes_read
-            for out in self._work():
-                fuel -= out.num_rows
-                yield self._count("deferred", out)
-            fuel -= 1 + (self.ctx.counters.bytes_read - before) // 64
-            if fuel <= 0 and self.pending():
-                self.table.release(self.working_bytes // 4)
-                self._status = Status.MORE
-                return
-        self.table.release(self.working_bytes // 4)
-        self._status = self._resting()
-
-    @abstractmethod
-    def pending(self) -> int: ...
-
-    @abstractmethod
-    def snapshot(self) -> Snapshot: ...
+        return self._counted("arriving", self._grow(reservation, nbytes, what))
 
     @property
     def arrived(self) -> int:
@@ -148,29 +109,35 @@ class SemiStreamJoin(Emission):
         """The number of the first row that waits; None if none does."""
         return None
 
-    def check(self) -> None:
-        total = self.ctx.budget.total_bytes
-        assert total is None or self.ctx.budget.used_bytes <= total
-
     # -- for the algorithms -----------------------------------------------------------------
 
     @abstractmethod
-    def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def _take_in(self, run: Run) -> Results:
         """Rows in code order, their arrival number as ATS: join them, now or later."""
 
     @abstractmethod
-    def _work(self) -> Iterator[pa.RecordBatch]:
+    def _work(self) -> Results:
         """One piece of deferred work; called only while there is some."""
 
     def _can_make_room(self) -> bool:
         return self.pending() > 0
 
-    def _make_room(self) -> Iterator[pa.RecordBatch]:
+    def _make_room(self) -> Results:
         """Shorten what waits, so that the budget has more room."""
         yield from self._work()
 
-    def _resting(self) -> Status:
-        return Status.DONE if self._ended else Status.IDLE
+    def _reclaim(self, wanted: int) -> Reclaiming:
+        if not self._can_make_room():
+            return False
+        yield from self._make_room()
+        return True
+
+    def _deferred(self) -> Pieces:
+        while self.pending():
+            yield "deferred", self._work()
+
+    def _stops(self, fuel: int) -> bool:
+        return fuel <= 0 and self.pending() > 0
 
     def _meta(self) -> dict[str, Any]:
         """What every snapshot says."""
@@ -181,9 +148,12 @@ class SemiStreamJoin(Emission):
             "widest_row": self._widest_row,
         }
 
-    def _count(self, phase: str, out: pa.RecordBatch) -> pa.RecordBatch:
-        self.ctx.counters.emit(phase, out.num_rows)
-        return out
+    def _announced(self, rows: SizedRows) -> None:
+        self._stream_row_bytes = rows.batch.nbytes / rows.batch.num_rows
+        self._widest_row = max(self._widest_row, rows.widest)
+
+    def _beside_bytes(self, side: int) -> int:
+        return 2 * INDEX_BYTES_PER_ROW
 
     def _slices(self, rows: SizedRows) -> Iterator[pa.RecordBatch]:
         most_bytes, start = int(self.working_bytes * SLICE_SHARE), 0
@@ -197,7 +167,7 @@ class SemiStreamJoin(Emission):
         """How many rows are taken in at a time, if there is room for so many."""
         return sys.maxsize
 
-    def _arrive(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _arrive(self, side: int, rows: pa.RecordBatch) -> Results:
         codes, valid = self.spec.encode(STREAM, rows)
         number = np.arange(self._arrived, self._arrived + rows.num_rows)
         self._arrived += rows.num_rows
@@ -213,57 +183,25 @@ class SemiStreamJoin(Emission):
         order = np.argsort(codes)
         yield from self._take_in(Run(codes[order], number[order], rows.take(pa.array(order))))
 
-    def _hold(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def _hold(self, run: Run) -> Results:
         """Reserve memory for rows that will wait; works off others until there is room."""
-        while not self._window.try_grow(self._waiting_bytes(run)):
-            if not self._can_make_room():
-                self._refuse(self._waiting_bytes(run), "rows")
-            yield from self._make_room()
+        return self._grow(self._window, self._waiting_bytes(run), "rows")
 
     def _waiting_bytes(self, run: Run) -> int:
         """What these rows take up while they wait, with what is kept of them."""
         raise NotImplementedError(f"no row waits in {self.name!r}")
 
-    def _refuse(self, nbytes: int, what: str) -> None:
-        budget = self.ctx.budget
-        slice_share = WORKING_SHARE * SLICE_SHARE  # beside it, a slice of rows has to wait
-        least = (budget.used_bytes + nbytes) / (1 - WORKING_SHARE - slice_share)
-        raise MemoryBudgetError(
-            f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
-            f"is {format_bytes(budget.total_bytes or 0)}, of which "
-            f"{format_bytes(self.working_bytes)} are working memory. A share of "
-            f"{format_at_least(int(least) + 1)} would do. Raise memory= or lower partitions=."
-        )
-
-
-def _working_bytes(partition_bytes: int | None) -> int:
-    return _UNBOUNDED_WORKING_BYTES if partition_bytes is None else _working_share(partition_bytes)
-
-
-def _wide_needs(widest: Sequence[int]) -> int:
-    """A row as it comes, and as a result with a table row."""
-    return 3 * sum(widest)
-
-
-def _working_share(partition_bytes: int) -> int:
-    return int(partition_bytes * WORKING_SHARE)
-
 
 def release_bytes_of(partition_bytes: int | None) -> int:
     """How much of a table's rows may be resident with this share of the budget."""
-    return max(RELEASE_BYTES, _working_bytes(partition_bytes) // 4)
+    return max(RELEASE_BYTES, _SPLIT.working_bytes(partition_bytes) // 4)
 
 
 def check_budget(partition_bytes: int | None, table: StagedTable) -> None:
     """Refuse a share of the budget that this table's pages and their index do not fit."""
     pages = 8 * table.page_rows * (CODE_BYTES + INDEX_BYTES_PER_ROW)
     least = max(MIN_BUDGET_BYTES, pages) + table.nbytes
-    if partition_bytes is not None and partition_bytes < least:
-        raise MemoryBudgetError(
-            f"a partition's share of the budget is {format_bytes(partition_bytes)}, but this "
-            f"table's pages and their index need at least {format_at_least(least)} a partition: "
-            "raise memory= or lower partitions="
-        )
+    require_share(partition_bytes, least, "this table's pages and their index need")
 
 
 def first_number(runs: Iterable[tuple[Run, int]]) -> int | None:

@@ -3,15 +3,15 @@
 Arrival. A pushed batch is cut into slices that fit the working memory, by what each row takes up
 (see `kernel.slices`). A slice is encoded, freed of rows whose key can match nothing, sorted into a
 run, made room for, joined with the other side's rows in memory, and inserted. Making room is the
-algorithm's own (`_make_room`).
+algorithm's own (`_make_room`). What surrounds it is the shell's (`kernel.shell`).
 
 Memory. Of the budget, `WORKING_SHARE` is set aside at the start for transient needs: sorting,
 merging, probing, output batches, blocks read back. The rest holds rows, their index, the input
 batch (half of it at most), the block catalogue, and what working memory lacks for very wide rows.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -19,20 +19,17 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.blocks import RESIDENT
 from dovetail.kernel.keys import Codes, KeyCodec
 from dovetail.kernel.keytypes import compared_types
 from dovetail.kernel.matching import Emitter, OutputLayout
-from dovetail.kernel.memory import Reservation, format_at_least, format_bytes
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Snapshot, Status
+from dovetail.kernel.memory import MemorySplit, require_share
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, SortedRuns, sort_run
-from dovetail.kernel.slices import SizedRows, WideRows
+from dovetail.kernel.shell import Results, SpillingShell
 
 WORKING_SHARE = 3 / 8
 MIN_BUDGET_BYTES = 64 << 10
-_UNBOUNDED_WORKING_BYTES = 64 << 20
-_MOVABLE = frozenset({"rows", "loaded", "outer"})  # what can be given up for rows that come
 
 
 @dataclass(frozen=True)
@@ -84,91 +81,49 @@ class TwoWaySpec:
         return OutputLayout(pa.schema(fields), right)
 
 
-class TwoWayJoin(ABC):
+def _wide_needs(widest: Sequence[int]) -> int:
+    """Two blocks that meet, their result, and a copy in the making."""
+    return 2 * sum(widest) + max(widest)
+
+
+class TwoWayJoin(SpillingShell):
     """The arriving phase, shared by every two-way algorithm."""
 
-    name: ClassVar[str]
+    split: ClassVar[MemorySplit] = MemorySplit(
+        WORKING_SHARE, frozenset({"rows", "loaded", "outer"}), _wide_needs
+    )
     joins_bands: ClassVar[bool] = False
     emitter_kind: ClassVar[type[Emitter]] = Emitter  #: what makes results of pairs
+    memory: tuple[SortedRuns, SortedRuns]
 
     def __init__(
         self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
     ) -> None:
+        require_share(context.budget.total_bytes, MIN_BUDGET_BYTES, "a join needs")
+        super().__init__(context, len(SIDES))
         self.spec = spec
-        self.ctx = context
-        total = context.budget.total_bytes
-        if total is not None and total < MIN_BUDGET_BYTES:
-            raise MemoryBudgetError(
-                f"a partition's share of the budget is {format_bytes(total)}, but a join needs at "
-                f"least {format_bytes(MIN_BUDGET_BYTES)} a partition: raise memory= or lower "
-                "partitions="
-            )
-        self.working_bytes = _UNBOUNDED_WORKING_BYTES if total is None else _working_share(total)
-        context.budget.reserve("working", self.working_bytes)
-        self._slice_bytes = self.working_bytes // 8
         self._emitter = self.emitter_kind(
             spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8
         )
-        merge_bytes = (1 << 62) if total is None else 2 * self.working_bytes // 5
-        self.memory = (SortedRuns(merge_bytes), SortedRuns(merge_bytes))
-        self._rows_held = Reservation(context.budget, "rows")
-        self.wide = WideRows(
-            context.budget, len(SIDES), _wide_needs, _working_share, lambda *_: 0, _MOVABLE
-        )
-        self.ended = [False, False]
-        self._status = Status.IDLE
+        self._build(snapshot)
         if snapshot is not None:
             self.wide.restore(snapshot.meta["widest"])
             self._restore(snapshot)
 
-    # -- the protocol -----------------------------------------------------------------------
+    def _build(self, snapshot: Snapshot | None) -> None:
+        """Make what the algorithm keeps, with nothing in it; `snapshot` says how it is divided."""
+        bounded = self.ctx.budget.total_bytes is not None
+        self.memory = self._new_memory(2 * self.working_bytes // 5 if bounded else 1 << 62)
 
-    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self.ended[side] = False
-        if not batch.num_rows:
-            return
-        rows = SizedRows(batch, 2 * INDEX_BYTES_PER_ROW)
-        if lacking := self.wide.lacking(side, rows):
-            self._grow(self.wide.held, lacking, "what wide rows need")
-        self.ctx.counters.rows_in[side] += batch.num_rows
-        incoming = Reservation(self.ctx.budget, "input")
-        self._grow(incoming, self.wide.counted_input(batch.nbytes), "an input batch")
-        try:
-            for piece in rows.slices(self._slice_bytes, even=True):
-                for out in self._arrive(side, piece):
-                    self.ctx.counters.emit("arriving", out.num_rows)
-                    yield out
-        finally:
-            incoming.resize(0)
-
-    def finish(self, side: int) -> None:
-        self.ended[side] = True
-        self._status = Status.MORE if self.pending() else self._resting()
-
-    def status(self) -> Status:
-        return self._status
-
-    @abstractmethod
-    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]: ...
-
-    @abstractmethod
-    def pending(self) -> int: ...
-
-    @abstractmethod
-    def snapshot(self) -> Snapshot: ...
+    def _new_memory(self, merge_bytes: int) -> tuple[SortedRuns, SortedRuns]:
+        return SortedRuns(merge_bytes), SortedRuns(merge_bytes)
 
     def check(self) -> None:
+        super().check()
         for memory in self.memory:
             memory.check()
-        assert self._held_bytes() <= self._rows_held.nbytes
-        total = self.ctx.budget.total_bytes
-        assert total is None or self.ctx.budget.used_bytes <= total
 
     # -- for the algorithms -----------------------------------------------------------------
-
-    @abstractmethod
-    def _make_room(self) -> bool:
-        """Give up some of the rows in memory; False when there are none to give up."""
 
     @abstractmethod
     def _restore(self, snapshot: Snapshot) -> None: ...
@@ -177,11 +132,8 @@ class TwoWayJoin(ABC):
         """The codes that this algorithm orders its rows by."""
         return codes
 
-    def _inserted(self, side: int, run: Run) -> None:  # noqa: B027  most need not know
+    def _inserted(self, side: int, run: Run) -> None:
         """Called when a run has been inserted, before it may be merged with others."""
-
-    def _resting(self) -> Status:
-        return Status.DONE if all(self.ended) else Status.IDLE
 
     def _sorted(self, side: int, rows: pa.RecordBatch) -> Run | None:
         """Rows that came as a run without ticks, less those whose key matches nothing."""
@@ -194,11 +146,11 @@ class TwoWayJoin(ABC):
                 return None
         return sort_run(self._codes(codes), 0, rows)
 
-    def _arrive(self, side: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _arrive(self, side: int, rows: pa.RecordBatch) -> Results:
         run = self._sorted(side, rows)
         if run is None:
             return
-        self._grow(self._rows_held, run.nbytes, "rows")
+        yield from self._grow(self._rows_held, run.nbytes, "rows")
         run.ats[:] = self.ctx.clock.tick()  # after the flushes that made room for it
         low, high = self.spec.codec.candidates(run.codes)
         for stored, span in self.memory[1 - side].probe(low, high):
@@ -206,35 +158,16 @@ class TwoWayJoin(ABC):
         yield from self._emitter.drain()
         self._inserted(side, run)
         self.memory[side].insert(run)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Bring the reservation in line with what is held: merging changes sizes a little."""
-        while (excess := self._held_bytes() - self._rows_held.nbytes) > 0:
-            if self._rows_held.try_grow(excess):
-                return
-            if not self._make_room():
-                self._refuse(excess, "rows")
-        self._rows_held.shrink(-excess)
+        yield from self._settle_rows()
 
     def _held_bytes(self) -> int:
         return sum(memory.nbytes for memory in self.memory)
 
-    def _grow(self, reservation: Reservation, nbytes: int, what: str) -> None:
-        while not reservation.try_grow(nbytes):
-            if not self._make_room():
-                self._refuse(nbytes, what)
+    def _beside_bytes(self, side: int) -> int:
+        return 2 * INDEX_BYTES_PER_ROW
 
-    def _refuse(self, nbytes: int, what: str) -> None:
-        budget = self.ctx.budget
-        least = (budget.used_bytes + nbytes) if budget.total_bytes else nbytes
-        raise MemoryBudgetError(
-            f"{what} of {format_bytes(nbytes)} does not fit: this partition's share of the budget "
-            f"is {format_bytes(budget.total_bytes or 0)}, of which "
-            f"{format_bytes(self.working_bytes)} are working memory. A share of "
-            f"{format_at_least(int(least / (1 - WORKING_SHARE)) + 1)} would do. Raise memory= or "
-            "lower partitions=."
-        )
+    def _gathered(self) -> Results:
+        return self._emitter.drain()
 
     def _persist_memory(self) -> list[np.void]:
         blocks: list[np.void] = []
@@ -243,15 +176,6 @@ class TwoWayJoin(ABC):
                 lambda run, side=side: self.ctx.store.append(run, side, RESIDENT)  # type: ignore[misc]
             )
         return blocks
-
-
-def _wide_needs(widest: Sequence[int]) -> int:
-    """Two blocks that meet, their result, and a copy in the making."""
-    return 2 * sum(widest) + max(widest)
-
-
-def _working_share(partition_bytes: int) -> int:
-    return int(partition_bytes * WORKING_SHARE)
 
 
 __all__ = ["LEFT", "RIGHT", "SIDE_NAMES", "TwoWayJoin", "TwoWaySpec"]

@@ -58,10 +58,8 @@ hashes, which say little, and the join bits do what can be done.
 """
 
 import copy
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -69,9 +67,9 @@ import pyarrow as pa
 
 from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
 from dovetail.kernel.catalogue import Entries, concatenated, fan_out_for, split_tails
-from dovetail.kernel.memory import Reservation
-from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
+from dovetail.kernel.protocol import SIDES, Context, Snapshot
 from dovetail.kernel.runs import Run, in_order, merge_runs
+from dovetail.kernel.shell import Pieces, Results, quietly
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
 from dovetail.twoway.diner_blocks import Load, Rectangle, Sweep
 from dovetail.twoway.diner_flushing import Flushing
@@ -83,12 +81,9 @@ from dovetail.twoway.diner_regions import Regions
 from dovetail.twoway.diner_sorting import SORTED
 from dovetail.twoway.diner_sweep import Sweeper
 
-_PAPER_BLOCK_BYTES = 10 << 10
 _LEAST_BLOCKS_IN_WORKING = 6  # a flush and a merge hold a block several times over
 _UNEVEN = 2  # times the bytes that are meant: more of them are written piece by piece
-_SPARE_SHARE = 1 / 2  # of a block, that a larger flush gives up beyond what is needed
 _LEAST_PIECE_BYTES, _PIECES_IN_WORKING = 1 << 20, 4  # copied faster than looked after
-_BLOCKS_IN_BUDGET = 200  # as in the paper: 10 KB of 10,000 rows of 200 bytes
 
 
 class Diner(TwoWayJoin):
@@ -98,6 +93,7 @@ class Diner(TwoWayJoin):
     joins_bands: ClassVar[bool] = True
     default_options: ClassVar[DinerOptions] = DinerOptions()
     page_entries: ClassVar[int | None] = None  #: in a page of the catalogue; None: by the budget
+    memory: tuple[MarkedRuns, MarkedRuns]
 
     def __init__(
         self,
@@ -106,52 +102,45 @@ class Diner(TwoWayJoin):
         snapshot: Snapshot | None = None,
         options: DinerOptions | None = None,
     ) -> None:
-        super().__init__(spec, context)
         self.options = options or self.default_options
+        super().__init__(spec, context, snapshot)
+
+    def _build(self, snapshot: Snapshot | None) -> None:
+        super()._build(snapshot)
         self._most_block_bytes = self.working_bytes // _LEAST_BLOCKS_IN_WORKING
-        self.block_bytes = self._choose_block_bytes()
-        if self.options.block_bytes is not None:  # as asked for, whatever that costs
+        asked = self.options.block_bytes
+        self.block_bytes = self._choose_block_bytes(asked, self._most_block_bytes)
+        if asked is not None:  # as asked for, whatever that costs
             self._most_block_bytes = self.block_bytes
             self._slice_bytes = min(self._slice_bytes, self.block_bytes)
         self._group_bytes = self.working_bytes // 4
-        bounded = context.budget.total_bytes is not None
-        merge_bytes = 2 * self.working_bytes // 5 if bounded else 1 << 62
-        piece_bytes = max(_LEAST_PIECE_BYTES, self.working_bytes // _PIECES_IN_WORKING)
-        self.index = (MarkedRuns(merge_bytes, piece_bytes), MarkedRuns(merge_bytes, piece_bytes))
-        self.memory = self.index
         self.regions = (Regions(), Regions())
         self.flushing = [
-            Flushing(self.index[side], self.regions[side], context.rng) for side in SIDES
+            Flushing(self.index[side], self.regions[side], self.ctx.rng) for side in SIDES
         ]
         self._wanted_bytes = 0  # by the last arrival
-        self._catalogue = Reservation(context.budget, "catalogue")
-        self._pages = make_pages(context.store, self._choose_page_entries(snapshot))
-        # not itself: a cycle would keep the memory of a join that is not used any more
-        owner = weakref.proxy(self)
+        self._pages = make_pages(self.ctx.store, self._choose_page_entries(snapshot))
         self.joins = BlockJoins(
-            context, spec.codec, self._emitter, self._pages, self._group_bytes, self.options,
-            lambda: owner._make_room_for_outer(),  # noqa: PLW0108  a bound method is a cycle again
-        )  # fmt: skip
+            self.ctx, self.spec.codec, self._emitter, self._pages, self._group_bytes, self.options
+        )
         sorted_bytes = max(self.block_bytes, self._most_block_bytes // 2)
-        self.sweeper = Sweeper(context, self.joins, sorted_bytes, self.options)
-        self.loaded = LoadedRows(context, self.index, self._group_bytes)
+        self.sweeper = Sweeper(self.ctx, self.joins, sorted_bytes, self.options)
+        self.loaded = LoadedRows(self.ctx, self.index, self._group_bytes)
         #: How many rows wait in the input buffer, if the owner can tell.
         self.waiting: Callable[[], int] = lambda: 0
         self._ended_alone: int | None = None  # the side that has, while the other goes on
         self._favoured: int | None = None
         self._emptied = snapshot is not None  # a Cleanup may have taken all rows out of memory
         self._looping = False  # Cleanup is going on as a nested loop
-        if snapshot is not None:
-            self.wide.restore(snapshot.meta["widest"])
-            self._restore(snapshot)
 
-    def _choose_block_bytes(self) -> int:
-        total, most = self.ctx.budget.total_bytes, self._most_block_bytes
-        if self.options.block_bytes is not None:
-            return min(self.options.block_bytes, most)
-        if total is None:
-            return most
-        return min(max(_PAPER_BLOCK_BYTES, total // _BLOCKS_IN_BUDGET), most)
+    def _new_memory(self, merge_bytes: int) -> tuple[MarkedRuns, MarkedRuns]:
+        piece_bytes = max(_LEAST_PIECE_BYTES, self.working_bytes // _PIECES_IN_WORKING)
+        return MarkedRuns(merge_bytes, piece_bytes), MarkedRuns(merge_bytes, piece_bytes)
+
+    @property
+    def index(self) -> tuple[MarkedRuns, MarkedRuns]:
+        """The rows in memory, with their join bits."""
+        return self.memory
 
     def _choose_page_entries(self, snapshot: Snapshot | None) -> int:
         if snapshot is not None:
@@ -161,8 +150,8 @@ class Diner(TwoWayJoin):
 
     # -- arriving ---------------------------------------------------------------------------
 
-    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self._put_down()  # the rows that come need the memory
+    def push(self, side: int, batch: pa.RecordBatch) -> Results:
+        self._put_down()
         self._looping = False
         if self._ended_alone == side:
             self._ended_alone = self._favoured = None
@@ -187,7 +176,9 @@ class Diner(TwoWayJoin):
 
     # -- flushing ---------------------------------------------------------------------------
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
+        if wanted:  # and likely as much again, if merging what came makes it larger
+            self._wanted_bytes = wanted
         if self._ended_alone is not None and len(self.index[1 - self._ended_alone]):
             useless = 1 - self._ended_alone
             if self.index[useless].nbytes >= self.block_bytes or not self.loaded.give_up():
@@ -221,18 +212,8 @@ class Diner(TwoWayJoin):
             yield from in_order(parts, self._most_block_bytes)
 
     def _rows_to_flush(self, side: int) -> int:
-        """How many rows make up a block: more of them where an arrival needs more room."""
-        nbytes, total = self.block_bytes, self.ctx.budget.total_bytes
-        if total is not None:
-            unsettled = max(0, self._held_bytes() - self._rows_held.nbytes)
-            lacking = self.ctx.budget.used_bytes + self._wanted_bytes + unsettled - total
-            if lacking > nbytes:  # with some to spare: rows are of about the same size only
-                nbytes = min(lacking + int(_SPARE_SHARE * nbytes), self._most_block_bytes)
+        nbytes = self._bytes_to_flush(self.block_bytes, self._most_block_bytes, self._wanted_bytes)
         return self._rows_of(side, nbytes)
-
-    def _grow(self, reservation: Reservation, nbytes: int, what: str) -> None:
-        self._wanted_bytes = nbytes  # and likely again, if merging what came makes it larger
-        super()._grow(reservation, nbytes, what)
 
     def _rows_of(self, side: int, nbytes: int) -> int:
         """About how many rows of a side take up so many bytes."""
@@ -246,7 +227,7 @@ class Diner(TwoWayJoin):
         """
         tick, store, known = self.ctx.clock.tick, self.ctx.store, self.joins.blocks[side]
         first, written = len(known), []
-        self._rows_held.shrink(max(0, self._rows_held.nbytes - self._held_bytes()))
+        self._release_rows()
         for run in blocks:
             block = store.append(run, side, LOGGED, dts=tick())
             known.append(block)
@@ -254,18 +235,12 @@ class Diner(TwoWayJoin):
             self.ctx.counters.flushed_bytes += int(block["length"])
             self.ctx.counters.flushed_rows += len(run)
         self.regions[side].flushed = self.index[side].flushed = True
-        self._account()  # which may write more
+        quietly(self._account())  # which may write more
         return first, np.array(written, dtype=BLOCK)
 
-    def _account(self) -> None:
-        """Bring the reservation of the catalogue in line with what it holds.
-
-        Pages are looked at by deferred work only, and kept in the working memory.
-        """
-        while (excess := self._pages.tail_bytes - self._catalogue.nbytes) > 0:
-            if not self._catalogue.try_grow(excess) and not self._make_room():
-                self._refuse(excess, "the catalogue of blocks")
-        self._catalogue.shrink(-excess)
+    def _catalogue_bytes(self) -> int:
+        """Pages are looked at by deferred work only, and kept in the working memory."""
+        return self._pages.tail_bytes
 
     def _set_down(self, side: int, keep: bool) -> None:
         """Write the lowest rows of a side as blocks; keep them in memory as loaded, if asked."""
@@ -304,29 +279,15 @@ class Diner(TwoWayJoin):
 
     # -- deferred work ----------------------------------------------------------------------
 
-    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        self._wanted_bytes = 0
-        for phase, work in self._deferred():
-            counters = self.ctx.counters
-            before = counters.bytes_read + counters.flushed_bytes
-            for out in work:
-                fuel -= out.num_rows
-                counters.emit(phase, out.num_rows)
-                yield out
-            # reading a row costs too
-            fuel -= 1 + (counters.bytes_read + counters.flushed_bytes - before) // 64
-            if fuel <= 0 or self.waiting() > self.options.max_new_arrivals:
-                self._status = Status.MORE
-                return
-        self._put_down()
-        self._status = self._resting()
+    def _stops(self, fuel: int) -> bool:
+        return fuel <= 0 or self.waiting() > self.options.max_new_arrivals
 
-    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-        """What there is to do, in order; each piece is to be done before the next is asked for."""
+    def _deferred(self) -> Pieces:
+        self._wanted_bytes = 0
         while True:
             phase = "cleanup" if all(self.ended) else "reactive"
             if self.sweeper.state is not None:
-                yield phase, self.sweeper.step()
+                yield phase, self.sweeper.step(self)
                 continue
             side = self._side_to_set_down() if all(self.ended) else None
             if side is not None:
@@ -338,12 +299,12 @@ class Diner(TwoWayJoin):
                 return
             elif all(self.ended) and not self._looping:
                 self._put_down()
-                self._looping = not self.sweeper.begin()
+                self._looping = not self.sweeper.begin(self)
             else:
                 most = sum(self.joins.sizes) if all(self.ended) else self.options.max_outer_blocks
-                yield phase, self.joins.react(most)
+                yield phase, self.joins.react(most, self)
 
-    def _make_room_for_outer(self) -> bool:
+    def lend(self) -> bool:
         """Line 13 of Algorithm 4. In Cleanup, what is still in memory has nothing left to meet."""
         return self.loaded.give_up() if all(self.ended) else self._make_room()
 
@@ -357,16 +318,8 @@ class Diner(TwoWayJoin):
         return next((side for side in SIDES if self._has_unmet(side)), None)
 
     def _has_unmet(self, side: int) -> bool:
-        runs, blocks = self.index[side].runs, self.joins.blocks[1 - side]
-        if not runs or not len(blocks):
-            return False
-        for since, until in pairwise([-1, *self.loaded.ticks(1 - side), NEVER]):
-            # rows that came meanwhile have met the same groups
-            last = max(int(run.ats.max(where=run.ats <= until, initial=-1)) for run in runs)
-            missed = self.loaded.first_unmet(1 - side, since + 1)
-            if last > since and blocks.dts_at(missed) < last:
-                return True  # it was flushed before some of the rows came
-        return False
+        blocks = self.joins.blocks[1 - side]
+        return self.loaded.leave_unmet(1 - side, blocks, self.index[side].runs)
 
     def _oldest(self, side: int) -> int:
         return min((int(run.ats.min()) for run in self.index[side].runs), default=NEVER)
@@ -422,7 +375,7 @@ class Diner(TwoWayJoin):
             self.index[int(block["side"])].restore(self.ctx.store.read(block))
         for side in SIDES:
             self.flushing[side].count()
-        self._settle()
+        quietly(self._settle_rows())
 
     def check(self) -> None:
         super().check()
@@ -439,7 +392,6 @@ class Diner(TwoWayJoin):
             assert (np.diff(known["dts"]) > 0).all()
             assert (known["ats_max"] < known["dts"]).all()
         self.sweeper.check()
-        assert self._pages.tail_bytes <= self._catalogue.nbytes
 
 
 class PaperDiner(Diner):

@@ -16,8 +16,8 @@ from dovetail.errors import ArgumentError
 from dovetail.kernel.catalogue import Entries, Pages, concatenated
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.matching import Emitter
-from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
+from dovetail.kernel.room import Lender, Room
 from dovetail.kernel.runs import Rows, Run
 from dovetail.twoway.diner_blocks import Done, Load, Part, Rectangle, ZoneMaps, label, new_pairs
 from dovetail.twoway.diner_costs import held_bytes, total_bytes
@@ -60,46 +60,12 @@ class Chunk:
     inner: Upcoming
 
 
-class OuterRoom:
-    """The memory for outer blocks: a share of the working memory, and what else can be had."""
-
-    def __init__(self, context: Context, least_bytes: int, make_room: Callable[[], bool]) -> None:
-        self._budget = context.budget
-        self.least_bytes = least_bytes
-        self.make_room = make_room
-        self._held = Reservation(context.budget, "outer")
-
-    @property
-    def nbytes(self) -> int:
-        return self.least_bytes + self._held.nbytes
-
-    def ask(self, nbytes: int) -> int:
-        """Have room for so many bytes, or for as many as there can be; returns how many."""
-        self.give_back()
-        excess = nbytes - self.least_bytes
-        if excess > 0:
-            while not self._held.try_grow(excess):
-                if not self.make_room():
-                    free = (self._budget.total_bytes or 0) - self._budget.used_bytes
-                    self._held.try_grow(max(0, min(excess, free - self.least_bytes // 8)))
-                    break
-        return self.nbytes
-
-    def fit(self, lengths: Rows) -> int:
-        """How many blocks of these lengths there can be room for, one at least."""
-        ends = np.cumsum(lengths)
-        return max(1, int(np.searchsorted(ends, self.ask(int(ends[-1])), side="right")))
-
-    def give_back(self) -> None:
-        self._held.resize(0)
-
-
 class BlockJoins:
     """The blocks of both sides, how far they have been joined, and ReactiveNL."""
 
     def __init__(
         self, context: Context, codec: KeyCodec, emitter: Emitter, pages: Pages, part_bytes: int,
-        options: DinerOptions, make_room: Callable[[], bool],
+        options: DinerOptions,
     ) -> None:  # fmt: skip
         self._ctx = context
         self._codec = codec
@@ -107,7 +73,7 @@ class BlockJoins:
         self.part_bytes = part_bytes  # merging a part takes as much again
         self._options = options
         self.zones = ZoneMaps(codec)
-        self.room = OuterRoom(context, part_bytes, make_room)
+        self.room = Room(context.budget, in_working=part_bytes)
         self.pages = pages
         self.window = window_entries(pages, int(_WINDOW_SHARE * part_bytes))
         self.blocks = (Blocks(pages), Blocks(pages))
@@ -185,7 +151,7 @@ class BlockJoins:
 
     # -- ReactiveNL -------------------------------------------------------------------------
 
-    def react(self, most: int) -> Iterator[pa.RecordBatch]:
+    def react(self, most: int, lender: Lender) -> Iterator[pa.RecordBatch]:
         """The open chunk of at most `most` outer blocks meets one inner block.
 
         Only after `rectangle.advance`.
@@ -195,8 +161,8 @@ class BlockJoins:
             start = rectangle.joined[rectangle.outer]
             if not rectangle.current_inner:
                 needs = self.needs(rectangle.outer, start, start + most, held_bytes)
-                rectangle.chunk = self.room.fit(needs)
-            self._chunk = self._open_chunk(start, start + rectangle.chunk)
+                rectangle.chunk = self.room.fit(needs, lender)
+            self._chunk = self._open_chunk(start, start + rectangle.chunk, lender)
         number = rectangle.joined[rectangle.inner] - 1
         found = self._chunk.inner.peek()
         if found is not None:
@@ -208,12 +174,12 @@ class BlockJoins:
         if not rectangle.chunk:
             self.put_down()
 
-    def _open_chunk(self, start: int, stop: int) -> Chunk:
+    def _open_chunk(self, start: int, stop: int, lender: Lender) -> Chunk:
         rectangle = self.rectangle
         outer = concatenated(list(self.blocks[rectangle.outer].entries(start, stop)))
         inner = Upcoming(self._inner_windows(outer))
         nbytes = total_bytes(outer)
-        there = bool(inner) and self.room.ask(nbytes) >= nbytes
+        there = bool(inner) and self.room.ask(nbytes, lender) >= nbytes
         return Chunk(list(self._chunk_parts()) if there else None, inner)
 
     def _inner_windows(self, outer: Entries) -> Iterator[Window]:

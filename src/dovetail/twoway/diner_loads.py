@@ -6,9 +6,11 @@ writes may stay, in case an input re-opens) and from the end of a silence (what 
 loaded back). Which rows met them on arrival is told by their `Load`, by ticks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from dovetail.kernel.blocks import NEVER
 from dovetail.kernel.catalogue import Entries, concatenated
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
@@ -127,6 +129,18 @@ class LoadedRows:
             if load.since < tick and load.first <= met:
                 met = load.stop
         return met
+
+    def leave_unmet(self, side: int, blocks: Blocks, runs: Sequence[Run]) -> bool:
+        """Whether some of the other side's rows in memory have not met all blocks of a side."""
+        if not runs or not len(blocks):
+            return False
+        for since, until in pairwise([-1, *self.ticks(side), NEVER]):
+            # rows that came meanwhile have met the same groups
+            last = max(int(run.ats.max(where=run.ats <= until, initial=-1)) for run in runs)
+            missed = self.first_unmet(side, since + 1)
+            if last > since and blocks.dts_at(missed) < last:
+                return True  # it was flushed before some of the rows came
+        return False
 
     def check(self) -> None:
         assert self._held.nbytes == sum(group.run.nbytes for group in self._groups)

@@ -7,7 +7,7 @@ in the lists here has the number of its file among those of the sorter (`part`),
 everyone else as if it were in a log.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from dovetail.kernel.blocks import FLUSHED, IN_LOG
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import SIDES, Context
+from dovetail.kernel.room import Lender
 from dovetail.kernel.runs import Run, merge_runs, sizes_of
 from dovetail.kernel.slices import Sizes, cuts
 from dovetail.twoway.diner_blocks import Part, Sorting
@@ -43,10 +44,10 @@ class Sorter:
         """What the lists take up if so many blocks are sorted; pages are in the working memory."""
         return len(SIDES) * self._pages.most_tail_bytes(_MORE * blocks)
 
-    def reserve(self, blocks: int, make_room: Callable[[], bool]) -> bool:
+    def reserve(self, blocks: int, lender: Lender) -> bool:
         """Have memory for the lists; False if there is none."""
         while not self._held.try_grow(self.catalogue_bytes(blocks)):
-            if not make_room():
+            if not lender.lend():
                 return False
         return True
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.catalogue import Entries, concatenated
 from dovetail.kernel.protocol import LEFT, RIGHT, Context
+from dovetail.kernel.room import Lender
 from dovetail.kernel.runs import Run
 from dovetail.twoway.diner_blocks import (
     Done,
@@ -77,7 +78,7 @@ class Sweeper:
 
     # -- the sweep --------------------------------------------------------------------------
 
-    def begin(self) -> bool:
+    def begin(self, lender: Lender) -> bool:
         """Set out to join all blocks that there are now; False if a nested loop is the better way.
 
         Only if some have not met.
@@ -85,8 +86,8 @@ class Sweeper:
         joins = self._joins
         strips = [self._smaller_outside(strip) for strip in joins.rectangle.strips(joins.sizes)]
         asked = self._options.cleanup
-        ways = self._by_cost(strips) if asked == "cheapest" else [asked, "sweep"]
-        if ways[0] == "sort" and not self.sorter.reserve(sum(joins.sizes), joins.room.make_room):
+        ways = self._by_cost(strips, lender) if asked == "cheapest" else [asked, "sweep"]
+        if ways[0] == "sort" and not self.sorter.reserve(sum(joins.sizes), lender):
             ways = ways[1:]
         if ways[0] == "loop":
             return False
@@ -95,7 +96,7 @@ class Sweeper:
             self.state.sorted, self.state.sorting, self.state.strips = True, Sorting(), []
         return True
 
-    def _by_cost(self, strips: list[Strip]) -> list[str]:
+    def _by_cost(self, strips: list[Strip], lender: Lender) -> list[str]:
         """The ways to go, the one that takes least first: by what is read, written and probed."""
         joins = self._joins
         pairs = [self._estimates(strip) for strip in strips]
@@ -103,7 +104,7 @@ class Sweeper:
             (blocks.estimate(0, len(blocks), self._most_outlined), len(blocks))
             for blocks in joins.blocks
         ]
-        room = joins.room.ask(max(total_bytes(outer) for outer, _ in pairs))
+        room = joins.room.ask(max(total_bytes(outer) for outer, _ in pairs), lender)
         joins.room.give_back()
         left = room - self.sorter.catalogue_bytes(sum(joins.sizes))
         parts = -(-room // joins.part_bytes)
@@ -119,18 +120,18 @@ class Sweeper:
         }
         return sorted(costs, key=costs.__getitem__)
 
-    def step(self) -> Iterator[pa.RecordBatch]:
+    def step(self, lender: Lender) -> Iterator[pa.RecordBatch]:
         """A block of inner rows meets the outer ones of the open range; or that is prepared."""
         sweep = self.state
         assert sweep is not None
         if sweep.sorting is not None:
-            self._sort(sweep, sweep.sorting)
+            self._sort(sweep, sweep.sorting, lender)
             return
-        if sweep.high is None and not self._open_range(sweep):
+        if sweep.high is None and not self._open_range(sweep, lender):
             return
         strip = sweep.strips[-1]
         if self._chunk is None:
-            self._chunk = self._open_part(sweep, strip)
+            self._chunk = self._open_part(sweep, strip, lender)
         if self._chunk.inner:
             blocks, stop = self._inner_runs(sweep, self._chunk.inner)
             if blocks:
@@ -150,15 +151,15 @@ class Sweeper:
             self._done = self._joins.done() if sweep.sorted else []
         return self._done
 
-    def _sort(self, sweep: Sweep, sorting: Sorting) -> None:
+    def _sort(self, sweep: Sweep, sorting: Sorting, lender: Lender) -> None:
         """Write one sorted block; after the last of both sides, let the sweep begin."""
         side, joins = sorting.side, self._joins
         if sorting.start < sweep.target[side]:
             if not self.sorter.is_open:
                 needs = joins.needs(side, sorting.start, sweep.target[side], sorting_need)
                 if not sorting.count:
-                    sorting.count = joins.room.fit(needs)
-                joins.room.ask(int(needs[: sorting.count].sum()))
+                    sorting.count = joins.room.fit(needs, lender)
+                joins.room.ask(int(needs[: sorting.count].sum()), lender)
                 group = joins.blocks[side].entries(sorting.start, sorting.start + sorting.count)
                 runs = (joins.read(block) for entries in group for block in entries)
                 self.sorter.open(joins.parts(runs))
@@ -175,7 +176,7 @@ class Sweeper:
 
     # -- ranges -----------------------------------------------------------------------------
 
-    def _open_range(self, sweep: Sweep) -> bool:
+    def _open_range(self, sweep: Sweep, lender: Lender) -> bool:
         """Find the next range of codes; False when the strip is done, and perhaps the sweep."""
         strip = sweep.strips[-1]
         outer = self._blocks(strip.outer)
@@ -185,7 +186,7 @@ class Sweeper:
             return False
         sweep.low = max(sweep.low, int(ahead["code_min"].min()))
         # with some room to spare: rows that do not fit after all cost a pass over the inner blocks
-        room = 3 * self._joins.room.ask(total_bytes(ahead)) // 4
+        room = 3 * self._joins.room.ask(total_bytes(ahead), lender) // 4
         sweep.high = range_end(ahead, sweep.low, room)
         sweep.start, sweep.stop, sweep.inner = strip.start, 0, 0
         return True
@@ -206,19 +207,19 @@ class Sweeper:
             self.sorter.clear()
             self.state = self._done = None
 
-    def _open_part(self, sweep: Sweep, strip: Strip) -> Chunk:
+    def _open_part(self, sweep: Sweep, strip: Strip, lender: Lender) -> Chunk:
         """Read as much of the open range's outer rows as fit, and find the inner blocks to meet."""
         inner = self._inner(sweep, strip)
         if not inner:
             sweep.stop = sweep.stop or strip.stop
             return Chunk(None, inner)
         if sweep.stop:  # it was read before, and may not fit any more
-            there = self._joins.room.ask(sweep.nbytes) >= sweep.nbytes
+            there = self._joins.room.ask(sweep.nbytes, lender) >= sweep.nbytes
             return Chunk(list(self._range_parts(sweep, strip)) if there else None, inner)
         outer = self._blocks(strip.outer).estimate(
             sweep.start, strip.stop, self._most_outlined, sweep.low, _high(sweep)
         )
-        self._joins.room.ask(total_bytes(outer))
+        self._joins.room.ask(total_bytes(outer), lender)
         parts = list(self._range_parts(sweep, strip))
         return Chunk(parts, self._inner(sweep, strip) if parts else Upcoming(iter(())))
 

@@ -26,37 +26,49 @@ tuples. The paper's other strategy, left flush, pauses one input, which an opera
 its rows cannot do. There is no reactive phase: that is what XJoin added.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 
 from dovetail.kernel.blocks import RESIDENT
-from dovetail.kernel.protocol import SIDES, Context, Snapshot
+from dovetail.kernel.protocol import SIDES, Snapshot
 from dovetail.kernel.runs import Run, SortedRuns, in_order
-from dovetail.twoway.base import TwoWaySpec
+from dovetail.kernel.shell import Pieces, quietly
 from dovetail.twoway.partitioned import Chosen, PartitionedJoin
+from dovetail.twoway.xjoin import part_of
 
 BUFFER_SHARE = 1 / 8  #: of the bytes held: marked rows that are worth writing
 
 _MARKED = 0  # the `part` of a resident block of marked rows
 
 
+class Overflown:
+    """The buckets that have overflowed."""
+
+    def __init__(self, cells: int, bits: int) -> None:
+        self.cells: Chosen = np.zeros(cells, dtype=np.bool_)
+        self._bits = bits
+
+    def rows_of(self, run: Run) -> Chosen:
+        """Which of the rows belong to one of them."""
+        return self.cells[part_of(run.codes, self._bits)]
+
+
 class Table(SortedRuns):
     """The rows of one side: those of buckets that have not overflowed, and, apart, marked ones."""
 
-    def __init__(self, like: SortedRuns, join: "DoublePipelinedJoin") -> None:
-        super().__init__(like._merge_bytes)
-        self.marked = SortedRuns(like._merge_bytes)
-        self._join = join
+    def __init__(self, merge_bytes: int, overflown: "Overflown") -> None:
+        super().__init__(merge_bytes)
+        self.marked = SortedRuns(merge_bytes)
+        self._overflown = overflown
 
     @property
     def nbytes(self) -> int:
         return sum(run.nbytes for run in self.runs) + self.marked.nbytes
 
     def insert(self, run: Run) -> None:
-        late = self._join.overflown(run)
+        late = self._overflown.rows_of(run)
         if not late.any():
             super().insert(run)
             return
@@ -75,27 +87,15 @@ class DoublePipelinedJoin(PartitionedJoin):
     name: ClassVar[str] = "dphj"
     memory: tuple[Table, Table]
 
-    def __init__(
-        self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
-    ) -> None:
-        super().__init__(spec, context, snapshot)
-        if snapshot is None:
-            self._begin_tables()
-
-    def _begin_tables(self) -> None:
-        left, right = self.memory
-        self.memory = (Table(left, self), Table(right, self))
-        self.overflowed: Chosen = np.zeros(len(self.cells), dtype=np.bool_)
+    def _new_memory(self, merge_bytes: int) -> tuple[Table, Table]:
+        self.overflown = Overflown(len(self.cells), self._bits)
         self.marked_rows = np.zeros((len(self.cells), len(SIDES)), dtype=np.int64)  # in memory
-
-    def overflown(self, run: Run) -> Chosen:
-        """Which of the rows belong to a bucket that has overflowed."""
-        return self.overflowed[self._part_of(run.codes)]
+        return Table(merge_bytes, self.overflown), Table(merge_bytes, self.overflown)
 
     # -- first stage ------------------------------------------------------------------------
 
     def _inserted(self, side: int, run: Run) -> None:
-        late = self.overflown(run)
+        late = self.overflown.rows_of(run)
         if not late.any():
             super()._inserted(side, run)
             return
@@ -104,7 +104,7 @@ class DoublePipelinedJoin(PartitionedJoin):
         if not late.all():
             super()._inserted(side, run.filter(~late))
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         marked = sum(table.marked.nbytes for table in self.memory)
         rows = self.cell_rows.sum(axis=1)
         if marked and (not rows.any() or marked >= BUFFER_SHARE * self._held_bytes()):
@@ -118,12 +118,11 @@ class DoublePipelinedJoin(PartitionedJoin):
         return True
 
     def flush_cells(self, sides: Sequence[int], chosen: Chosen) -> None:
-        self.overflowed |= chosen
+        self.overflown.cells |= chosen
         super().flush_cells(sides, chosen)
 
     def _write_marked(self) -> None:
         """Put the marked rows of both sides on disk."""
-        before = self._held_bytes()
         for side, table in enumerate(self.memory):
             runs, table.marked.runs = table.marked.runs, []
             if not runs:
@@ -137,12 +136,12 @@ class DoublePipelinedJoin(PartitionedJoin):
             for number in np.flatnonzero(self.marked_rows[:, side]):
                 self.cells[number].flushed[side] = dts
             self.marked_rows[:, side] = 0
-        self._rows_held.shrink(min(before - self._held_bytes(), self._rows_held.nbytes))
-        self._account()
+        self._release_rows()
+        quietly(self._account())
 
     # -- second stage -----------------------------------------------------------------------
 
-    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    def _deferred(self) -> Pieces:
         if not all(self.ended):
             return
         if self._marked_apart().any():
@@ -175,12 +174,11 @@ class DoublePipelinedJoin(PartitionedJoin):
 
     def snapshot(self) -> Snapshot:
         base = super().snapshot()
-        overflowed = np.flatnonzero(self.overflowed).tolist()
+        overflowed = np.flatnonzero(self.overflown.cells).tolist()
         return Snapshot({**base.meta, "overflowed": overflowed}, base.blocks, base.files)
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._begin_tables()
-        self.overflowed[snapshot.meta["overflowed"]] = True
+        self.overflown.cells[snapshot.meta["overflowed"]] = True
         super()._restore(snapshot)
 
     def _restore_run(self, side: int, block: np.void) -> None:
@@ -197,8 +195,9 @@ class DoublePipelinedJoin(PartitionedJoin):
         for side, table in enumerate(self.memory):
             counts = np.zeros(len(self.cells), dtype=np.int64)
             for run in table.runs:
-                assert not self.overflown(run).any(), "an overflowed bucket is in memory again"
+                late = self.overflown.rows_of(run)
+                assert not late.any(), "an overflowed bucket is in memory again"
             for run in table.marked.runs:
                 counts += np.bincount(self._part_of(run.codes), minlength=len(counts))
             assert np.array_equal(counts, self.marked_rows[:, side])
-            assert not self.marked_rows[~self.overflowed].any()
+            assert not self.marked_rows[~self.overflown.cells].any()

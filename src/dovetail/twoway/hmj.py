@@ -29,17 +29,15 @@ notes), and rows that come meanwhile are a segment of the next merge; a merge of
 them as joined instead of writing them. What is known of segments is paged out to disk (`segments`).
 """
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import RESIDENT
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Snapshot
 from dovetail.kernel.runs import Run
-from dovetail.twoway.base import TwoWaySpec
+from dovetail.kernel.shell import Pieces
 from dovetail.twoway.merging import Merger
 from dovetail.twoway.partitioned import Chosen, PartitionedJoin
 
@@ -52,19 +50,18 @@ class HashMergeJoin(PartitionedJoin):
 
     name: ClassVar[str] = "hmj"
 
-    def __init__(
-        self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
-    ) -> None:
-        self.merger = Merger(self, spec.codec)
-        super().__init__(spec, context, snapshot)
+    def _build(self, snapshot: Snapshot | None) -> None:
+        super()._build(snapshot)
+        self.merger = Merger(
+            self.ctx, self._pages, self._emitter, self.spec.codec, self.working_bytes
+        )
 
     # -- hashing phase ----------------------------------------------------------------------
 
-    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self.merger.rest()  # the rows that come need the working memory
-        return super().push(side, batch)
+    def _put_down(self) -> None:
+        self.merger.rest()
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         rows = self.cell_rows.reshape(-1, self._cells_each, len(SIDES)).sum(axis=1)
         if not rows.any():
             return False
@@ -91,17 +88,8 @@ class HashMergeJoin(PartitionedJoin):
 
     # -- merging phase ----------------------------------------------------------------------
 
-    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        yield from super().poll(fuel)
-        for out in self._emitter.drain():
-            self.ctx.counters.emit(self._phase, out.num_rows)
-            yield out
-
-    @property
-    def _phase(self) -> str:
-        return "cleanup" if all(self.ended) else "reactive"
-
-    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    def _deferred(self) -> Pieces:
+        phase = "cleanup" if all(self.ended) else "reactive"
         if all(self.ended):
             apart = self._apart()
             if apart.any():
@@ -112,7 +100,7 @@ class HashMergeJoin(PartitionedJoin):
                     return
                 self.merger.begin(self._next_part())
             for step in self.merger.steps():
-                yield self._phase, step
+                yield phase, step
 
     def _next_part(self) -> int:
         """The cell with the most segments: the most pairs of them have not met."""

@@ -41,12 +41,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import BLOCK
-from dovetail.kernel.catalogue import Entries, concatenated
+from dovetail.kernel.catalogue import Entries, Pages, concatenated
 from dovetail.kernel.keys import KeyCodec
-from dovetail.kernel.matching import PairFilter
-from dovetail.kernel.protocol import SIDES
+from dovetail.kernel.matching import Emitter, PairFilter
+from dovetail.kernel.protocol import SIDES, Context
 from dovetail.kernel.runs import Run, merge_runs
-from dovetail.twoway.segments import Owner, Segment, Segments, pairs_met, rows_of
+from dovetail.twoway.segments import Segment, Segments, pairs_met, rows_of
 from dovetail.twoway.windows import (
     BOTTOM,
     TOP,
@@ -81,13 +81,15 @@ class Merger(Segments):
     """The segments of all parts of one join, and the merge in progress.
 
     `keeps_pages`: pages of the catalogue that are kept have to fit the working memory, too; else
-    the owner accounts for them.
+    they are accounted for like the rest of it. Whoever runs the steps does so after each.
     """
 
     def __init__(
-        self, owner: Owner, codec: KeyCodec, fan_in: int | None = None, *, keeps_pages: bool = False
-    ) -> None:
-        super().__init__(owner)
+        self, context: Context, pages: Pages, emitter: Emitter, codec: KeyCodec,
+        working_bytes: int, fan_in: int | None = None, *, keeps_pages: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(context, pages, working_bytes)
+        self._emitter = emitter
         self._keeps_pages = keeps_pages
         self._codec = codec
         self._asked_fan_in = fan_in
@@ -105,7 +107,7 @@ class Merger(Segments):
     @property
     def fan_in(self) -> int:
         """How many segments one merge takes: a block a side of each is in memory."""
-        fitting = self._owner.working_bytes // (6 * self.block_bytes)
+        fitting = self._working_bytes // (6 * self.block_bytes)
         return self._asked_fan_in or max(2, min(_MOST_FAN_IN, fitting))
 
     def rest(self) -> None:
@@ -120,7 +122,7 @@ class Merger(Segments):
     def begin(self, part: int) -> None:
         """Start the next merge of a part."""
         assert self.merge is None
-        tick = self._owner.ctx.clock.tick
+        tick = self._ctx.clock.tick
         self._inputs = self._take_inputs(part)
         numbers = [int(entry["dts"]) for entry in self._inputs]
         groups = {int(entry["code_min"]) for entry in self._inputs}
@@ -128,7 +130,7 @@ class Merger(Segments):
         # one that is written is a group of its own, unless it takes the place of a group's members
         group = groups.pop() if len(groups) == 1 else output or tick()
         depth = 1 + max(int(entry["side"]) for entry in self._inputs)
-        room = max(self._owner.working_bytes // 6, self.fan_in * self.block_bytes)
+        room = max(self._working_bytes // 6, self.fan_in * self.block_bytes)
         self.merge = Merge(part, numbers, output, depth, group, room)
         if output is not None:
             self._output = Segment(self._pages, output, group)
@@ -197,7 +199,7 @@ class Merger(Segments):
         span = outer.probe(low, high)
         if span is not None:
             keep = _of_other_groups(groups, task.inner_group)
-            yield from self._owner._emitter.match(inner, outer, span, 1 - task.side, keep)
+            yield from self._emitter.match(inner, outer, span, 1 - task.side, keep)
 
     def _outer_run(self, task: Task, window: Window) -> tuple[Run, NDArray[np.int64]]:
         """The outer rows of a task in the window as one run, and the group of each."""
@@ -250,7 +252,6 @@ class Merger(Segments):
                 self._append(at.part, side, merge_runs(runs), self._output)
         self._merged = ([], [])
         at.written = until
-        self._owner._account()
 
     def _copy(self, at: Merge, task: Task) -> None:
         """Copy one block's rows of the window, which all have one code."""
@@ -261,7 +262,6 @@ class Merger(Segments):
         run = _cut(self._read(task.outer.entries[0]), self._window.low, self._window.high)
         if len(run):
             self._append(at.part, task.side, run, self._output)
-            self._owner._account()
 
     def _finish(self, at: Merge) -> None:
         if at.after is not None and at.output is not None and at.written != at.after:
@@ -285,7 +285,6 @@ class Merger(Segments):
                 known.push(self._pages, entry)
         self._forget()
         self._count(at.part)
-        self._owner._account()
 
     def _forget(self) -> None:
         """The merge is over."""
@@ -302,7 +301,6 @@ class Merger(Segments):
             self._opened = [self.open(entry) for entry in self._inputs]
             left, right = (table_of(self._opened, side) for side in SIDES)
             self._tables = (left, right)
-            self._owner._account()
         return self._tables
 
     def _read(self, block: np.void) -> Run:
@@ -311,11 +309,11 @@ class Merger(Segments):
         run = self._cache.pop(key, None)
         if run is None:
             self._cached_bytes += int(block["length"])
-            room = self._owner.working_bytes // 3
+            room = self._working_bytes // 3
             room -= self._pages.kept_bytes if self._keeps_pages else 0
             while self._cache and self._cached_bytes > room:
                 self._cached_bytes -= self._cache.pop(next(iter(self._cache))).nbytes
-            run = self._owner.ctx.store.read(block)
+            run = self._ctx.store.read(block)
         self._cache[key] = run
         return run
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.runs import Run, in_order
+from dovetail.kernel.shell import quietly
 from dovetail.twoway.xjoin import XJoin
 
 Chosen = NDArray[np.bool_]  #: by the cell
@@ -31,16 +32,15 @@ class PartitionedJoin(XJoin):
         dts = self.ctx.clock.tick()
         numbers = np.flatnonzero(chosen)
         for side in sides:
-            before = self._held_bytes()
             for run in self._leaving(side, chosen):
                 self._write(side, run, dts)
             self._drop(side, chosen)
-            self._rows_held.shrink(min(before - self._held_bytes(), self._rows_held.nbytes))
+            self._release_rows()
             for number in numbers:
                 self.cells[number].rows[side] = 0
                 self.cells[number].flushed[side] = dts
         self._flushed(numbers)
-        self._account()
+        quietly(self._account())
 
     def _flushed(self, cells: NDArray[np.int64]) -> None:
         """Called when all that these cells had in memory has been written."""

@@ -24,7 +24,6 @@ for the next time both have ended. What is known of segments is paged out to dis
 """
 
 import json
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -34,10 +33,10 @@ from numpy.typing import NDArray
 from dovetail.kernel.blocks import BLOCK, RESIDENT
 from dovetail.kernel.catalogue import Pages, fan_out_for
 from dovetail.kernel.matching import PairFilter
-from dovetail.kernel.memory import Reservation
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Snapshot
 from dovetail.kernel.runs import Rows, Run, in_order
-from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
+from dovetail.kernel.shell import Pieces, Reclaiming, Results, quietly
+from dovetail.twoway.base import TwoWayJoin
 from dovetail.twoway.merging import Merger
 
 _ALL = 0  # the one part of the merger
@@ -51,52 +50,41 @@ class ProgressiveMergeJoin(TwoWayJoin):
     joins_bands: ClassVar[bool] = True
     page_entries: ClassVar[int | None] = None  #: in a page of the catalogue; None: by the budget
 
-    def __init__(
-        self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
-    ) -> None:
+    def _build(self, snapshot: Snapshot | None) -> None:
+        super()._build(snapshot)
         fan_out = (
-            self.page_entries or fan_out_for(context.budget.total_bytes, _LISTS)
+            self.page_entries or fan_out_for(self.ctx.budget.total_bytes, _LISTS)
             if snapshot is None
             else snapshot.meta["page_entries"]
         )
-        self._pages = Pages(context.store, fan_out)
-        self.merger = Merger(self, spec.codec, keeps_pages=True)
-        self._catalogue = Reservation(context.budget, "catalogue")
+        self._pages = Pages(self.ctx.store, fan_out)
+        self.merger = Merger(
+            self.ctx, self._pages, self._emitter, self.spec.codec, self.working_bytes,
+            keeps_pages=True,
+        )  # fmt: skip
         self.joined_tick = 0
         self.newest = [0, 0]  # tick of the last arrival in memory
-        super().__init__(spec, context, snapshot)
 
     # -- arriving ---------------------------------------------------------------------------
 
-    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self.merger.rest()  # the rows that come need the working memory
-        if batch.num_rows and not self._fits(self.wide.counted_input(batch.nbytes)):
-            yield from self._counted(self._make_segment(), "arriving")
-        yield from super().push(side, batch)
+    def _put_down(self) -> None:
+        self.merger.rest()
 
-    def _arrive(self, side: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _arrive(self, side: int, rows: pa.RecordBatch) -> Results:
         run = self._sorted(side, rows)
         if run is None:
             return
-        if not self._fits(run.nbytes):
-            yield from self._make_segment()
-        self._grow(self._rows_held, run.nbytes, "rows")
+        yield from self._grow(self._rows_held, run.nbytes, "rows")
         run.ats[:] = self.newest[side] = self.ctx.clock.tick()
         self.memory[side].insert(run)
-        if not self._fits(self._held_bytes() - self._rows_held.nbytes):
-            yield from self._make_segment()
-        self._settle()
+        yield from self._settle_rows()
 
-    def _fits(self, nbytes: int) -> bool:
-        total = self.ctx.budget.total_bytes
-        return total is None or self.ctx.budget.used_bytes + nbytes <= total
-
-    def _make_segment(self) -> Iterator[pa.RecordBatch]:
+    def _reclaim(self, wanted: int) -> Reclaiming:
         """Memory is full: join what is in it, and write it."""
         yield from self._join_memory()
-        self._make_room()
+        return self._make_room()
 
-    def _join_memory(self) -> Iterator[pa.RecordBatch]:
+    def _join_memory(self) -> Results:
         """Join the rows in memory that have not been; reads no block, so it is not left midway."""
         if not self._unjoined_in_memory():
             return
@@ -112,7 +100,7 @@ class ProgressiveMergeJoin(TwoWayJoin):
         """Whether there are pairs in memory that have not met."""
         return all(len(memory) for memory in self.memory) and (max(self.newest) > self.joined_tick)
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         """Write all that is in memory; rows that have not been joined, as groups apart."""
         if not any(len(memory) for memory in self.memory):
             return False
@@ -125,9 +113,9 @@ class ProgressiveMergeJoin(TwoWayJoin):
             self._write(side, [run.filter(run.ats <= self.joined_tick) for run in runs], number)
             newer = [run.filter(run.ats > self.joined_tick) for run in runs]
             self._write(side, newer, self.ctx.clock.tick())
-        self._rows_held.shrink(self._rows_held.nbytes)
+        self._release_rows()
         self.merger.settle(_ALL)
-        self._account()
+        quietly(self._account())
         return True
 
     def _joined(self, side: int) -> bool:
@@ -143,35 +131,17 @@ class ProgressiveMergeJoin(TwoWayJoin):
             self.ctx.counters.flushed_bytes += self.merger.add(_ALL, side, part, number)
         self.ctx.counters.flushed_rows += sum(len(run) for run in runs)
 
-    def _account(self) -> None:
-        """Bring the reservation of the catalogue in line with what it holds.
-
-        Pages are looked at while merging only, and kept in the working memory.
-        """
-        excess = self._pages.tail_bytes - self._catalogue.nbytes
-        if excess > 0:
-            self._grow(self._catalogue, excess, "the catalogue of blocks")
-        else:
-            self._catalogue.shrink(-excess)
+    def _catalogue_bytes(self) -> int:
+        """Pages are looked at while merging only, and kept in the working memory."""
+        return self._pages.tail_bytes
 
     # -- merging ----------------------------------------------------------------------------
 
-    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        self._status = self._resting()
-        for work in self._deferred() if all(self.ended) else ():
-            before = self.ctx.counters.bytes_read
-            for out in self._counted(work, "cleanup"):
-                fuel -= out.num_rows
-                yield out
-            fuel -= 1 + (self.ctx.counters.bytes_read - before) // 64  # reading a row costs too
-            if fuel <= 0:
-                self._status = Status.MORE
-                break
-        yield from self._counted(self._emitter.drain(), "cleanup")
-
-    def _deferred(self) -> Iterator[Iterator[pa.RecordBatch]]:
+    def _deferred(self) -> Pieces:
+        if not all(self.ended):
+            return
         if self._unjoined_in_memory():
-            yield self._join_memory()
+            yield "cleanup", self._join_memory()
         if self._in_memory_apart():
             self._make_room()
         while True:
@@ -179,7 +149,8 @@ class ProgressiveMergeJoin(TwoWayJoin):
                 if not self.merger.unjoined:
                     return
                 self.merger.begin(_ALL)
-            yield from self.merger.steps()
+            for step in self.merger.steps():
+                yield "cleanup", step
 
     def _in_memory_apart(self) -> bool:
         """Whether rows in memory have the other side's on disk to meet."""
@@ -189,11 +160,6 @@ class ProgressiveMergeJoin(TwoWayJoin):
         apart = self._unjoined_in_memory() or self._in_memory_apart()
         in_memory = sum(len(memory) for memory in self.memory) if apart else 0
         return self.merger.pending() + in_memory
-
-    def _counted(self, results: Iterator[pa.RecordBatch], phase: str) -> Iterator[pa.RecordBatch]:
-        for out in results:
-            self.ctx.counters.emit(phase, out.num_rows)
-            yield out
 
     # -- state ------------------------------------------------------------------------------
 
@@ -224,12 +190,12 @@ class ProgressiveMergeJoin(TwoWayJoin):
         self._catalogue.grow(self._pages.tail_bytes)
         for block in snapshot.blocks[resident]:
             self.memory[int(block["side"])].runs.append(self.ctx.store.read(block))
-        self._settle()
+        if not self._rows_held.try_grow(self._held_bytes()):
+            self._make_room()  # without joining them, since no result can be emitted here
 
     def check(self) -> None:
         super().check()
         self.merger.check()
-        assert self._catalogue.nbytes >= self._pages.tail_bytes
         for side in SIDES:
             for run in self.memory[side].runs:
                 assert int(run.ats.max()) <= self.newest[side]

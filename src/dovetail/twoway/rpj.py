@@ -34,16 +34,15 @@ ever larger ones, so a disk-disk task can be left after any block, which removes
 the DINER paper notes; a begun disk-disk task is finished before another is begun.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Snapshot
 from dovetail.kernel.runs import Run
-from dovetail.twoway.base import TwoWaySpec
+from dovetail.kernel.shell import Pieces, Results
 from dovetail.twoway.partitioned import Chosen, PartitionedJoin
 
 FLUSH_SHARE = 1 / 10  #: of the rows in memory that a flush gives up, at least
@@ -57,16 +56,10 @@ class RateBasedJoin(PartitionedJoin):
 
     name: ClassVar[str] = "rpj"
 
-    def __init__(
-        self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
-    ) -> None:
+    def _build(self, snapshot: Snapshot | None) -> None:
+        super()._build(snapshot)
         self._wanted: int | None = None  # the cell whose disk parts are to meet next
         self._claimed = 0  # pairs of `missed_disk` that the cleanup in progress will settle
-        super().__init__(spec, context, snapshot)
-        if snapshot is None:
-            self._begin_statistics()
-
-    def _begin_statistics(self) -> None:
         shape = (len(self.cells), len(SIDES))
         self.arrivals = np.zeros(shape)
         self.recent = np.zeros(shape, dtype=np.int64)  # rows since the last flush
@@ -82,7 +75,7 @@ class RateBasedJoin(PartitionedJoin):
         self.recent[:, side] += counts
         self.missed_memory[:, 1 - side] += counts * self.disk_rows[:, 1 - side]
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         rows = self.cell_rows
         if not rows.any():
             return False
@@ -111,7 +104,7 @@ class RateBasedJoin(PartitionedJoin):
 
     # -- deferred work ----------------------------------------------------------------------
 
-    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    def _deferred(self) -> Pieces:
         if self._cleaning is not None:
             yield from self._join_disk()
         while tasks := self._tasks():
@@ -124,7 +117,7 @@ class RateBasedJoin(PartitionedJoin):
                 ):
                     yield "reactive", self._react(part, side, index)
 
-    def _join_disk(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    def _join_disk(self) -> Pieces:
         while self._next_cleaning():
             yield "cleanup" if all(self.ended) else "reactive", self._clean()
 
@@ -145,7 +138,7 @@ class RateBasedJoin(PartitionedJoin):
                 rates[part, DISK] = self.missed_disk[part] / max(1, read)
         return sorted(rates, key=lambda task: (-rates[task], task))
 
-    def _react(self, part: int, side: int, index: int) -> Iterator[pa.RecordBatch]:
+    def _react(self, part: int, side: int, index: int) -> Results:
         yield from super()._react(part, side, index)
         if self.cells[part].next_reactive(side) is None:
             self.missed_memory[part, side] = 0
@@ -176,7 +169,6 @@ class RateBasedJoin(PartitionedJoin):
         return Snapshot({**base.meta, "statistics": statistics}, base.blocks, base.files)
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._begin_statistics()
         facts = snapshot.meta["statistics"]
         for name in self._STATISTICS:
             getattr(self, name)[...] = facts[name]

@@ -12,16 +12,14 @@ segment's number, `code_min` its group, `ats_min` and `ats_max` are the rows of 
 right side, and `side` is its depth, the number of merges that it has been through.
 """
 
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER
 from dovetail.kernel.catalogue import Catalogue, Entries, Pages, concatenated, split_tails
-from dovetail.kernel.matching import Emitter
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
 from dovetail.kernel.runs import Run
 
@@ -35,17 +33,6 @@ _MOST_TICKS = 32  # at which the lengths of the logs are remembered
 def block_size(working_bytes: int) -> int:
     """How large a block of a segment is: so many of them fit as the fan-in asks for."""
     return max(working_bytes // 32, min(working_bytes // 8, _LEAST_BLOCK_BYTES))
-
-
-class Owner(Protocol):
-    """What a join gives its merger to work with."""
-
-    ctx: Context
-    working_bytes: int
-    _emitter: Emitter
-    _pages: Pages
-
-    def _account(self) -> None: ...
 
 
 class Segment:
@@ -182,21 +169,15 @@ class Part:
 class Segments:
     """The segments of all parts of one join."""
 
-    def __init__(self, owner: Owner) -> None:
-        # not itself: a cycle would keep the memory of an owner that is not used any more
-        self._owner: Owner = weakref.proxy(owner)
+    def __init__(self, context: Context, pages: Pages, working_bytes: int) -> None:
+        self._ctx = context
+        self._pages = pages
+        self._working_bytes = working_bytes
+        self.block_bytes = block_size(working_bytes)
         self.parts: dict[int, Part] = {}
         self.unjoined: dict[int, int] = {}  #: by part, the pairs of rows that have not met
         self._fresh: dict[int, dict[int, Segment]] = {}  # that a flush is writing
         self._written: list[tuple[int, list[int]]] = []  # ticks, and how long the logs were then
-
-    @property
-    def block_bytes(self) -> int:
-        return block_size(self._owner.working_bytes)
-
-    @property
-    def _pages(self) -> Pages:
-        return self._owner._pages
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -226,7 +207,7 @@ class Segments:
         written = 0
         for start, stop in run.cuts(0, len(run), self.block_bytes):
             piece = run.slice(start, stop)
-            block = self._owner.ctx.store.append(piece, side, LOGGED, part, segment.number)
+            block = self._ctx.store.append(piece, side, LOGGED, part, segment.number)
             segment.append(side, block)
             written += int(block["length"])
         return written
@@ -236,8 +217,8 @@ class Segments:
         tails = concatenated(segment.tails())
         entry: Entries = np.zeros(1, dtype=BLOCK)
         entry["kind"], entry["part"], entry["side"] = SEGMENT, part, min(depth, _MOST_DEPTH)
-        entry["file"], entry["offset"], entry["length"], entry["crc"] = (
-            self._owner.ctx.store.append_page(tails.tobytes())
+        entry["file"], entry["offset"], entry["length"], entry["crc"] = self._ctx.store.append_page(
+            tails.tobytes()
         )
         entry["dts"], entry["code_min"] = segment.number, segment.group
         for side in SIDES:
@@ -249,7 +230,7 @@ class Segments:
     def open(self, entry: np.void) -> Segment:
         """A sealed segment, to be read and then to be forgotten."""
         segment = Segment(self._pages, int(entry["dts"]), int(entry["code_min"]))
-        data = self._owner.ctx.store.read_page(entry)
+        data = self._ctx.store.read_page(entry)
         segment.restore_tails(np.frombuffer(data, dtype=BLOCK))
         segment.counts = [rows_of(entry, side) for side in SIDES]
         return segment
@@ -293,11 +274,11 @@ class Segments:
 
         What was in the logs at a tick is of segments with a number up to it.
         """
-        store, oldest = self._owner.ctx.store, self._oldest()
+        store, oldest = self._ctx.store, self._oldest()
         while self._written and self._written[0][0] < oldest:
             store.release(self._written.pop(0)[1])
         if not self._written or self._written[-1][1] != store.log_lengths:
-            self._written.append((self._owner.ctx.clock.now, store.log_lengths))
+            self._written.append((self._ctx.clock.now, store.log_lengths))
         if len(self._written) > _MOST_TICKS:
             del self._written[1::2]
 

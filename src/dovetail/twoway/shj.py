@@ -8,16 +8,15 @@ snapshot can be carried on with more memory.
 The index here is sorted rather than hashed, so a band join is the same probe with a wider range.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar, NoReturn
 
 import numpy as np
-import pyarrow as pa
 
 from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import Snapshot
+from dovetail.kernel.shell import Pieces, quietly
 from dovetail.twoway.base import TwoWayJoin
 
 
@@ -27,9 +26,7 @@ class SymmetricHashJoin(TwoWayJoin):
     name: ClassVar[str] = "shj"
     joins_bands: ClassVar[bool] = True
 
-    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        """Nothing is ever deferred."""
-        self._status = self._resting()
+    def _deferred(self) -> Pieces:
         return iter(())
 
     def pending(self) -> int:
@@ -44,9 +41,9 @@ class SymmetricHashJoin(TwoWayJoin):
         self.ctx.clock.now = snapshot.meta["tick"]
         for block in snapshot.blocks:
             self.memory[int(block["side"])].runs.append(self.ctx.store.read(block))
-        self._settle()
+        quietly(self._settle_rows())
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         return False
 
     def _refuse(self, nbytes: int, what: str) -> NoReturn:

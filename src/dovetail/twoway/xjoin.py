@@ -42,21 +42,19 @@ cleanup is a plain nested loop over its blocks. A budget near the minimum: block
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
 from dovetail.kernel.catalogue import Catalogue, Entries, Pages, fan_out_for, split_tails
 from dovetail.kernel.keys import Codes, spread
-from dovetail.kernel.memory import Reservation
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Snapshot
 from dovetail.kernel.runs import Run, merge_runs, own
-from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
+from dovetail.kernel.shell import Pieces, Results, quietly
+from dovetail.twoway.base import TwoWayJoin
 from dovetail.twoway.cells import Cell, Cleaning, arrived_after, not_yet_joined
 
 _LEAST_BLOCK_BYTES = 64 << 10
@@ -83,25 +81,22 @@ class XJoin(TwoWayJoin):
     #: a power of two, each a cell of its own; None: by the budget, for blocks that suit a disk
     partition_count: ClassVar[int | None] = None
 
-    def __init__(
-        self, spec: TwoWaySpec, context: Context, snapshot: Snapshot | None = None
-    ) -> None:
+    def _build(self, snapshot: Snapshot | None) -> None:
+        total = self.ctx.budget.total_bytes
         if snapshot is None:
-            partitions, cells = self._count_partitions(context.budget.total_bytes)
-            fan_out = self.page_entries or fan_out_for(
-                context.budget.total_bytes, len(SIDES) * cells
-            )
+            partitions, cells = self._count_partitions(total)
+            fan_out = self.page_entries or fan_out_for(total, len(SIDES) * cells)
         else:
             partitions, cells = snapshot.meta["partitions"], len(snapshot.meta["cells"])
             fan_out = snapshot.meta["page_entries"]
         self._cells_each = cells // partitions
         self._bits = cells.bit_length() - 1
-        self._pages = Pages(context.store, fan_out)
+        self._block_bytes = self.working_bytes // 6
+        self._pages = Pages(self.ctx.store, fan_out)
         self.cells = [Cell(self._pages, part) for part in range(cells)]
-        self._catalogue = Reservation(context.budget, "catalogue")
         self._cleaning: Cleaning | None = None
         self._outer: OuterGroup | None = None
-        super().__init__(spec, context, snapshot)
+        super()._build(snapshot)
 
     @classmethod
     def _count_partitions(cls, total_bytes: int | None) -> tuple[int, int]:
@@ -119,15 +114,10 @@ class XJoin(TwoWayJoin):
         cells_each = 1 << max(0, min((flushed_bytes // _LEAST_BLOCK_BYTES).bit_length() - 1, 3))
         return partitions, partitions * cells_each
 
-    @property
-    def _block_bytes(self) -> int:  # needed already while restoring, if that has to flush
-        return self.working_bytes // 6
-
     # -- arriving ---------------------------------------------------------------------------
 
-    def push(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self._outer = None  # the rows that come need the working memory
-        return super().push(side, batch)
+    def _put_down(self) -> None:
+        self._outer = None
 
     def _codes(self, codes: Codes) -> Codes:
         return spread(codes)
@@ -138,7 +128,7 @@ class XJoin(TwoWayJoin):
             self.cells[part].rows[side] += int(counts[part])
             self.cells[part].arrived[side] = int(run.ats[0])
 
-    def _make_room(self) -> bool:
+    def _make_room(self, wanted: int = 0) -> bool:
         """Flush the partition with the most rows, of either side."""
         rows = np.array([cell.rows for cell in self.cells])
         by_partition = rows.reshape(-1, self._cells_each, len(SIDES)).sum(axis=1)
@@ -153,7 +143,6 @@ class XJoin(TwoWayJoin):
         cells = range(first, first + self._cells_each)
         low, high = self._lowest(cells[0]), self._lowest(cells[-1] + 1) - 1
         memory = self.memory[side]
-        before = self._held_bytes()
         dts = self.ctx.clock.tick()
         if memory.range_bytes(low, high) <= self.working_bytes // 4:
             run = merge_runs([own(part) for part in memory.take_range(low, high)])
@@ -161,19 +150,14 @@ class XJoin(TwoWayJoin):
         else:  # merging would need the memory that is being given up
             for part in memory.take_range(low, high):
                 self._write(side, part, dts)
-        self._rows_held.shrink(min(before - self._held_bytes(), self._rows_held.nbytes))
+        self._release_rows()
         for number in cells:
             self.cells[number].rows[side] = 0
             self.cells[number].flushed[side] = dts
-        self._account()
+        quietly(self._account())
 
-    def _account(self) -> None:
-        """Bring the reservation of the catalogue in line with what it holds."""
-        excess = self._pages.nbytes - self._catalogue.nbytes
-        if excess > 0:
-            self._grow(self._catalogue, excess, "the catalogue of blocks")
-        else:
-            self._catalogue.shrink(-excess)
+    def _catalogue_bytes(self) -> int:
+        return self._pages.nbytes
 
     def _write(self, side: int, run: Run, dts: int) -> None:
         """Put rows on disk in blocks of one cell each."""
@@ -193,25 +177,11 @@ class XJoin(TwoWayJoin):
         return (part << (64 - self._bits)) - (1 << 63)
 
     def _part_of(self, codes: Codes) -> NDArray[np.int64]:
-        return (codes >> np.int64(64 - self._bits)) + len(self.cells) // 2
+        return part_of(codes, self._bits)
 
     # -- deferred work ----------------------------------------------------------------------
 
-    def poll(self, fuel: int) -> Iterator[pa.RecordBatch]:
-        for phase, work in self._deferred():
-            before = self.ctx.counters.bytes_read
-            for out in work:
-                fuel -= out.num_rows
-                self.ctx.counters.emit(phase, out.num_rows)
-                yield out
-            fuel -= 1 + (self.ctx.counters.bytes_read - before) // 64  # reading a row costs too
-            if fuel <= 0:
-                self._status = Status.MORE
-                return
-        self._status = self._resting()
-
-    def _deferred(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-        """What there is to do, in order; each piece is to be done before the next is asked for."""
+    def _deferred(self) -> Pieces:
         # the largest memory part first: the likeliest to produce results
         order = sorted(
             ((cell.rows[1 - side], part, side) for part, cell in enumerate(self.cells)
@@ -227,7 +197,7 @@ class XJoin(TwoWayJoin):
     def pending(self) -> int:
         return sum(cell.pending() for cell in self.cells)
 
-    def _react(self, part: int, side: int, index: int) -> Iterator[pa.RecordBatch]:
+    def _react(self, part: int, side: int, index: int) -> Results:
         """What one flush wrote to a cell meets the other side's rows of it in memory."""
         cell = self.cells[part]
         # blocks of one flush share a DTS, so a mark needs all of them
@@ -240,7 +210,6 @@ class XJoin(TwoWayJoin):
                 yield from self._emitter.match(run, stored, span, side, arrived_after(stored, met))
         yield from self._emitter.drain()
         cell.mark(side, flush, index, self.ctx.clock.tick())
-        self._account()
 
     def _next_cleaning(self) -> bool:
         """Make `_cleaning` name a group of outer blocks and an inner block, if any is left."""
@@ -266,7 +235,6 @@ class XJoin(TwoWayJoin):
                 self._open_group(at)
             else:
                 self.cells[at.part].cleaned(at)
-                self._account()
                 self._cleaning = None
 
     def _next_unclean(self) -> int | None:
@@ -288,7 +256,7 @@ class XJoin(TwoWayJoin):
                     return
                 at.stop += 1
 
-    def _clean(self) -> Iterator[pa.RecordBatch]:
+    def _clean(self) -> Results:
         """The open group of outer blocks meets one inner block."""
         at = self._cleaning
         assert at is not None
@@ -345,7 +313,7 @@ class XJoin(TwoWayJoin):
         self._catalogue.grow(self._pages.nbytes)
         for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
             self._restore_run(int(block["side"]), block)
-        self._settle()
+        quietly(self._settle_rows())
 
     def _restore_run(self, side: int, block: np.void) -> None:
         """Bring a run back, less the rows that were flushed after it was written."""
@@ -370,7 +338,11 @@ class XJoin(TwoWayJoin):
             assert counts.tolist() == [cell.rows[side] for cell in self.cells]
         for cell in self.cells:
             cell.check()
-        assert self._pages.nbytes <= self._catalogue.nbytes
+
+
+def part_of(codes: Codes, bits: int) -> NDArray[np.int64]:
+    """The cell of each spread code, of as many cells as so many bits can tell apart."""
+    return (codes >> np.int64(64 - bits)) + (1 << bits) // 2
 
 
 def _flush_at(blocks: Catalogue, index: int) -> Entries:

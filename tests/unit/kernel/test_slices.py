@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import MemoryBudgetError
-from dovetail.kernel.memory import Budget, parse_bytes
+from dovetail.kernel.memory import Budget, MemorySplit, parse_bytes
 from dovetail.kernel.slices import SizedRows, WideRows, cuts, is_uneven, sizes_in
 
 WIDTHS = [0, 1, 7, 5_000, 0, 300, 12, 13]
@@ -149,10 +149,8 @@ def test_cuts_when_sizes_are_given_then_parts_fit_or_are_one_and_none_is_lost(
 
 def wide_of(budget: Budget, room: Callable[..., int] = lambda *_: 0) -> WideRows:
     """Half of the budget is working memory, and twice the widest rows have to fit into it."""
-    return WideRows(
-        budget, 2, lambda widest: 2 * sum(widest), lambda total: total // 2, room,
-        frozenset({"rows"}),
-    )  # fmt: skip
+    split = MemorySplit(1 / 2, frozenset({"rows"}), lambda widest: 2 * sum(widest), beside=room)
+    return WideRows(budget, 2, split)
 
 
 def rows_of(*widths: int) -> SizedRows:

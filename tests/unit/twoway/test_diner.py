@@ -19,6 +19,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.catalogue import Entries, concatenated
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
+from dovetail.kernel.shell import quietly
 from dovetail.twoway import ALGORITHMS, Diner, PaperDiner, TwoWaySpec
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.diner_joins import DinerOptions
@@ -63,7 +64,7 @@ class Bench:
     def flush(self, side: int, times: int = 1) -> None:
         for _ in range(times):
             self.operator._flush(side)
-            self.operator._settle()
+            quietly(self.operator._settle_rows())
             self.check()
 
     def poll(self, fuel: int = 1_000_000) -> None:
@@ -229,7 +230,7 @@ def test_flush_when_memory_is_full_then_the_victim_has_the_most_rows(bench: Benc
     bench.arrive(LEFT, *range(5))
     bench.arrive(RIGHT, *range(9))
     assert bench.operator._make_room()
-    bench.operator._settle()
+    quietly(bench.operator._settle_rows())
     assert (len(bench.memory_keys(LEFT)), len(bench.memory_keys(RIGHT))) == (5, 9 - BLOCK_ROWS)
 
 

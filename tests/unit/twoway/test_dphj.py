@@ -7,6 +7,7 @@ import pytest
 
 from dovetail.kernel.blocks import LOGGED
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
+from dovetail.kernel.shell import quietly
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.dphj import BUFFER_SHARE
@@ -20,7 +21,7 @@ def cell_of(bench: Any, key: int) -> int:
 def overflow(bench: Any, key: int) -> None:
     operator = bench.operator
     operator.flush_cells(SIDES, np.arange(len(operator.cells)) == cell_of(bench, key))
-    operator._settle()
+    quietly(operator._settle_rows())
     operator.check()
 
 
@@ -38,7 +39,7 @@ def test_bucket_when_it_has_the_most_rows_then_overflows_with_both_sides(make_be
     bench.push(RIGHT, [1] * 3)
     assert bench.operator._make_room()
     bench.operator.check()
-    assert np.flatnonzero(bench.operator.overflowed).tolist() == [cell_of(bench, 1)]
+    assert np.flatnonzero(bench.operator.overflown.cells).tolist() == [cell_of(bench, 1)]
     assert bench.operator.cells[cell_of(bench, 1)].disk_rows == [3, 3]
     assert bench.operator.cell_rows.sum(axis=0).tolist() == [4, 0]
 
@@ -89,7 +90,7 @@ def test_marked_rows_when_they_are_few_then_stay_until_there_are_more(make_bench
     assert marked < BUFFER_SHARE * operator._held_bytes()
     operator._make_room()
     assert operator.marked_rows.sum() == 1
-    assert operator.overflowed.sum() == 2, "a bucket goes instead"
+    assert operator.overflown.cells.sum() == 2, "a bucket goes instead"
     operator._make_room()
     assert operator.marked_rows.sum() == 0, "nothing else is left in memory"
     assert not operator._make_room()
@@ -124,11 +125,11 @@ def test_bucket_when_it_has_overflowed_then_never_comes_back(make_bench: Any) ->
     for start in range(0, 150, 10):
         for side in SIDES:
             bench.push(side, keys[side][start : start + 10])
-        now = int(bench.operator.overflowed.sum())
+        now = int(bench.operator.overflown.cells.sum())
         assert now >= before
         before = now
         bench.restore()
-        assert bench.operator.overflowed.sum() == now
+        assert bench.operator.overflown.cells.sum() == now
     assert before > 1
     bench.complete()
     bench.assert_each_pair_once()

@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.kernel.protocol import LEFT, SIDES
 from dovetail.kernel.runs import Run, in_order, sort_run
+from dovetail.kernel.shell import quietly
 
 
 def run_of(codes: list[int], first: int) -> Run:
@@ -66,7 +67,7 @@ def test_flush_cells_when_some_are_chosen_then_just_their_rows_leave(
     chosen = np.arange(len(operator.cells)) % 3 != 1
     before = operator.cell_rows
     operator.flush_cells([LEFT], chosen)
-    operator._settle()
+    quietly(operator._settle_rows())
     operator.check()
     assert not operator.cell_rows[chosen, LEFT].any()
     before[chosen, LEFT] = 0

@@ -102,7 +102,7 @@ def test_merge_when_fan_in_is_given_then_takes_no_more_and_the_last_writes_nothi
     for _ in range(count):
         fill(bench, 2, rng)
         # what a full memory does
-        for out in bench.operator._make_segment():
+        for out in bench.operator._reclaim(0):
             ids = (out[name].to_pylist() for name in ("left_id", "right_id"))
             found += zip(*ids, strict=True)
     merger = bench.operator.merger

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
+from dovetail.kernel.shell import quietly
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.rpj import AGEING, DISK, FLUSH_SHARE, least_productive
@@ -22,7 +23,7 @@ def cells_of(bench: Any, keys: Any) -> list[int]:
 def flush(bench: Any, side: int, cells: set[int]) -> None:
     operator = bench.operator
     operator.flush_cells([side], np.isin(np.arange(len(operator.cells)), list(cells)))
-    operator._settle()
+    quietly(operator._settle_rows())
     operator.check()
 
 
@@ -106,9 +107,9 @@ def test_flush_when_memory_is_exhausted_then_gives_up_its_share_and_no_more_than
     given_up: list[tuple[int, int, int]] = []
     make_room = operator._make_room
 
-    def watch() -> bool:
+    def watch(wanted: int) -> bool:
         before = operator.cell_rows
-        done: bool = make_room()
+        done: bool = make_room(wanted)
         gone = before - operator.cell_rows
         given_up.append((int(before.sum()), int(gone.sum()), int(gone.max())))
         return done
@@ -194,6 +195,7 @@ def test_missed_pairs_when_rows_come_and_go_then_are_those_that_have_not_met(
                 while (index := known.next_reactive(side)) is not None:
                     for _ in bench.operator._react(cell, side, index):
                         pass
+                    quietly(bench.operator._account())
                 model.pass_over(cell, side)
         assert_same(bench, model)
         if step % 9 == 0:

@@ -13,6 +13,7 @@ from dovetail.errors import MemoryBudgetError, StateCorruptError, StorageError
 from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
+from dovetail.kernel.shell import quietly
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.testing.conformance import Relations, assert_exactly_once, run_script
 from dovetail.testing.generators import Shape, join_spec, make_relations
@@ -60,7 +61,7 @@ class Bench:
 
     def flush(self, side: int) -> None:
         self.operator._flush(side, self.cell // self.operator._cells_each)
-        self.operator._settle()
+        quietly(self.operator._settle_rows())
         self.operator.check()
 
     def poll(self, fuel: int = 1_000_000) -> None:
@@ -450,7 +451,7 @@ def test_restore_when_a_partition_was_flushed_after_its_run_was_saved_then_drops
         list(operator.push(side, relations[side].slice(0, 300)))
     operator.snapshot()
     operator._flush(LEFT, 3)
-    operator._settle()
+    quietly(operator._settle_rows())
     snapshot = operator.snapshot()
     resident = snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]
     assert resident["rows"].max() == 300, "the old block is still in use"

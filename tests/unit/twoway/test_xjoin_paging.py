@@ -13,6 +13,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.catalogue import Pages
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
+from dovetail.kernel.shell import quietly
 from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.testing.conformance import assert_exactly_once, run_script
 from dovetail.testing.generators import Shape, join_spec, make_relations
@@ -56,7 +57,7 @@ class Life:
         for partition, cell in enumerate(self.operator.cells):
             if cell.rows[side]:
                 self.operator._flush(side, partition)
-        self.operator._settle()
+        quietly(self.operator._settle_rows())
         self.operator.check()
 
     def restore(self) -> None:

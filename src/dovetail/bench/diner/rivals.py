@@ -78,7 +78,7 @@ class HashByMergeJoin(HashMergeJoin):
         while self.merger.merge is not None or self.merger.unjoined:
             if self.merger.merge is None:
                 self.merger.begin(self._next_part())
-            yield self._phase, chain.from_iterable(self.merger.steps())
+            yield "reactive", chain.from_iterable(self.merger.steps())
 
 
 def _with_outer(blocks: int) -> type[Diner]:

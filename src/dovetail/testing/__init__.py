@@ -1,4 +1,4 @@
-"""What tests and benchmarks of every operator share; no Spark, and nothing of the product uses it.
+"""What the tests of every operator share; no Spark, and nothing of the product uses it.
 
 `generators` relations with every key type and any skew · `arrivals` in which order and when rows
 come · `oracle` the right answer, computed independently · `conformance` drives any operator

@@ -1,6 +1,6 @@
 """Predicted and measured rates of joins of a stream with a staged table, side by side.
 
-For tests and benchmarks of the cost models. Rates are in processor time of this thread, so that
+For tests of the cost models. Rates are in processor time of this thread, so that
 what else runs on the machine does not count; everything lies in the page cache, and what is read of
 it is charged with `MEMORY`, as fast as memory is.
 """

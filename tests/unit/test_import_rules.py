@@ -17,7 +17,12 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = "dovetail"  # the package's own __init__, which holds the public names
 BENCH = "dovetail_bench"  # a package, and a layer, of its own
-SOURCES = {ROOT: REPOSITORY / "src", BENCH: REPOSITORY / "benchmarks" / "src"}
+SUPPORT = "support"  # of the tests: likewise
+SOURCES = {
+    ROOT: REPOSITORY / "src",
+    BENCH: REPOSITORY / "benchmarks" / "src",
+    SUPPORT: REPOSITORY / "tests",
+}
 
 # Layer -> the layers that it may import besides itself; lowest first.
 FOUNDATION = {"errors", "kernel"}
@@ -33,13 +38,13 @@ LAYERS: dict[str, set[str]] = {
     "costs": FOUNDATION | ALGORITHMS,
     "sites": FOUNDATION | ALGORITHMS | {"costs"},
     "specs": FOUNDATION | ALGORITHMS | {"costs", "sites"},
-    "testing": ENGINE_FREE,
     "spark": ENGINE_FREE,
     "api": ENGINE_FREE | {"spark"},
     ROOT: ENGINE_FREE | {"spark", "api"},
     "ui": LIBRARY,
     "cli": LIBRARY | {"ui"},
     BENCH: LIBRARY,
+    SUPPORT: ENGINE_FREE,
 }
 
 # Packages with public names that are carried out in a higher layer, found when they are asked for:
@@ -206,14 +211,14 @@ def test_layers_when_read_from_the_bottom_then_each_knows_only_lower_ones() -> N
         ("dovetail.costs.model", "from dovetail.spark.runtime import step"),
         ("dovetail.specs", "from dovetail import api"),
         ("dovetail.specs", "from pyspark.sql import DataFrame"),
-        ("dovetail.spark.runtime", "from dovetail.testing.oracle import nested_loop"),
+        ("dovetail.spark.runtime", "from support.oracle import nested_loop"),
         ("dovetail.spark.runtime", "from dovetail.api import join"),
-        ("dovetail.testing.oracle", "def late():\n    import pyspark"),
+        ("support.oracle", "def late():\n    import pyspark"),
         ("dovetail.api", "from pyspark.sql import DataFrame"),
         ("dovetail.api", "def late():\n    from pyspark.sql import functions"),
         ("dovetail_bench.two_way", "import pyspark"),
         ("dovetail_bench.two_way", "from dovetail.cli.app import main"),
-        ("dovetail_bench.two_way", "from dovetail.testing.oracle import nested_loop"),
+        ("dovetail_bench.two_way", "from support.oracle import nested_loop"),
         ("dovetail.cli.app", "from pyspark.sql import SparkSession"),
         ("dovetail.cli.app", "def late():\n    from dovetail_bench.cli import app"),
         ("dovetail.cli.app", "class Command:\n    import py4j"),

@@ -2,7 +2,7 @@
 
 Fig. 11 of Polyzotis et al., "Meshing Streaming Updates with Persistent Data in an Active Data
 Warehouse". A relation with Zipfian keys meets streams that are `rho` times as fast as the join can
-take them. The yardstick is the offline optimum (`testing.offline_shed`), which knows the whole
+take them. The yardstick is the offline optimum (`offline_shed`), which knows the whole
 stream. A ratio is TOPW's results over the optimum's, so 1 is the most that it can be. Nothing is
 timed here.
 

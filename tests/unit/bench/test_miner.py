@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail.testing.multiway import combinations
 from dovetail_bench import miner, registry
 from dovetail_bench.diner.streams import TUPLE_BYTES, Rng
 from dovetail_bench.miner_bound import share_online
@@ -22,6 +21,7 @@ from dovetail_bench.miner_runs import (
 )
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result
+from support.multiway import combinations
 
 NAMES = ("miner-inputs", "miner-buffer", "miner-star", "miner-growth")
 

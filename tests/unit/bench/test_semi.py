@@ -7,7 +7,6 @@ import pytest
 
 from dovetail.sites import Algorithm, Plan, Simulation, Step
 from dovetail.sites.messages import HEADER_BYTES
-from dovetail.testing.sites import window_join
 from dovetail_bench import registry, semi_bound, semi_real
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result
@@ -38,6 +37,7 @@ from dovetail_bench.semi_runs import (
     simple_share,
     times_and_keys,
 )
+from support.sites import window_join
 
 NAMES = ("semi-oneway", "semi-plans", "semi-equal", "semi-real", "semi-bound", "semi-pace")
 NET = Net()

@@ -26,7 +26,7 @@ from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
 from dovetail.sites.query import Query
 from dovetail.sites.site import Site
 from dovetail.sites.tree import TreeJoin, TreePlan
-from dovetail.testing.sites import counted
+from support.sites import counted
 
 _MOST_ROUNDS = 100_000
 

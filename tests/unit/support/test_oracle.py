@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.testing.arrivals import Bursts, Poll, Push, burst_script, random_script
-from dovetail.testing.generators import (
+from support.arrivals import Bursts, Poll, Push, burst_script, random_script
+from support.generators import (
     BAND_TYPES,
     KEY_TYPES,
     Shape,
@@ -19,7 +19,7 @@ from dovetail.testing.generators import (
     make_relation,
     make_relations,
 )
-from dovetail.testing.oracle import duckdb_pairs, nested_loop
+from support.oracle import duckdb_pairs, nested_loop
 
 
 def answer(left: list[Any], right: list[Any], type_: pa.DataType, within: Any = None) -> Any:

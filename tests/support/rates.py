@@ -27,7 +27,7 @@ from dovetail.kernel.runs import Rows
 from dovetail.semistream import ALGORITHMS, KEYS_SCHEMA, SemiStreamSpec, StagedTable
 from dovetail.semistream.spec import STREAM
 from dovetail.semistream.table import page_bytes_for
-from dovetail.testing.semistream import stage
+from support.semistream import stage
 
 ALGORITHMS_COMPARED = ("seek", "ssbj", "meshjoin", "inl")
 MEMORY = Storage("memory", 0.0, 3e9)

@@ -3,5 +3,5 @@
 `generators` relations with every key type and any skew · `arrivals` in which order and when rows
 come · `oracle` the right answer, computed independently · `conformance` drives any operator
 through a script and compares · `sites` the answer of a windowed join, `site_hosts` its hosts in one
-process, `shipping` which rows were sent.
+process, `shipping` which rows were sent · `processes` what a process needs to import all this.
 """

@@ -1,6 +1,6 @@
 """Arrow data that no writer makes, by hand and by chance, given to what must refuse it.
 
-    python -m dovetail.testing.malformed rows 100000 7
+    python -m support.malformed rows 100000 7
 
 changes streams of rows, or messages between sites (`messages`), at random places, and lets a site
 take them in. Run as a process of its own: a batch that is followed into foreign memory ends it.

@@ -20,17 +20,17 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context, Counters, Snapshot, Status
 from dovetail.multiway import ALGORITHMS, MinerOptions, MultiWayJoin, MultiWaySpec
-from dovetail.testing.arrivals import Crash, Finish, Habits, Poll, Push, Restore, Save, Script, Step
-from dovetail.testing.conformance import identical
-from dovetail.testing.generators import (
+from dovetail.twoway import TwoWaySpec
+from support.arrivals import Crash, Finish, Habits, Poll, Push, Restore, Save, Script, Step
+from support.conformance import identical
+from support.generators import (
     KEY_TYPES,
     Distribution,
     draw_ranks,
     key_column,
     random_nans,
 )
-from dovetail.testing.oracle import nested_loop
-from dovetail.twoway import TwoWaySpec
+from support.oracle import nested_loop
 
 ID = "id"
 Combination = tuple[int, ...]  #: a row number of each input

@@ -6,17 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.testing.arrivals import Crash, Finish, Poll, Push, Restore, Save, Step
-from dovetail.testing.conformance import (
+from dovetail.twoway import ALGORITHMS
+from support.arrivals import Crash, Finish, Poll, Push, Restore, Save, Step
+from support.conformance import (
     Outcome,
     assert_exactly_once,
     assert_part_of,
     identical,
     run_script,
 )
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import Pairs, nested_loop
-from dovetail.twoway import ALGORITHMS
+from support.generators import Shape, join_spec, make_relations
+from support.oracle import Pairs, nested_loop
 
 SCRIPT: list[Step] = [
     Push(0, 10), Save(), Push(1, 10), Crash(), Push(1, 5), Restore(), Push(1, 30), Finish(0),

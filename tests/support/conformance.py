@@ -20,9 +20,9 @@ from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Counters, Snapshot, Status
-from dovetail.testing.arrivals import Crash, Finish, Poll, Push, Restore, Save, Script, Step
-from dovetail.testing.oracle import Pairs, sorted_pairs
 from dovetail.twoway import TwoWaySpec, make
+from support.arrivals import Crash, Finish, Poll, Push, Restore, Save, Script, Step
+from support.oracle import Pairs, sorted_pairs
 
 Relations = tuple[pa.RecordBatch, pa.RecordBatch]
 

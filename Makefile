@@ -28,9 +28,9 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Install Dovetail and its tools into .venv
+setup: $(STAMP) ## Install Dovetail, its benchmarks and its tools into .venv
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || { \
 		echo "setup: there is no '$(PYTHON)' here. Install Python 3.11 or newer," \
 		     "or name one: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -I src/dovetail/cli/doctor.py
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
-		-c constraints.txt -e '.[dev,bench,delta,iceberg]'
+		-c constraints.txt -e '.[dev,delta,iceberg]' -e ./benchmarks
 	@touch $@
 
 demo: setup ## Join two made-up streams on local Spark, live
@@ -75,13 +75,14 @@ lock: ## Resolve constraints.txt anew (needs Python 3.11)
 		     "make lock LOCK_PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@set -eu; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	"$(LOCK_PYTHON)" -m venv "$$scratch"; \
-	"$$scratch/bin/python" -m pip install --quiet -e '.[dev,bench,delta,iceberg]'; \
+	"$$scratch/bin/python" -m pip install --quiet \
+		-e '.[dev,delta,iceberg]' -e ./benchmarks; \
 	{ sed -n '/^#/p' constraints.txt; \
 	  "$$scratch/bin/python" -m pip freeze --exclude-editable; } > "$$scratch/constraints.txt"; \
 	cp "$$scratch/constraints.txt" constraints.txt
 	@echo "lock: $$(grep -c == constraints.txt) versions written to constraints.txt"
 
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist benchmarks/dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf spark-warehouse metastore_db derby.log
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

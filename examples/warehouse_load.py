@@ -7,7 +7,7 @@ gets the surrogate key of its customer from a lookup table, and then what the ta
 about that one. The lookup table does not know the newest customers yet; an anti join finds their
 orders, to be loaded later. In the end both results are compared with Spark's batch joins.
 
-Needs tpchgen-cli: pip install 'dovetail[bench]'
+Needs tpchgen-cli: pip install tpchgen-cli
 """
 
 import os
@@ -77,7 +77,7 @@ def generate(directory: Path, scale: str) -> None:
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     program = shutil.which("tpchgen-cli", path=places)
     if program is None:
-        sys.exit("tpchgen-cli is not installed: pip install 'dovetail[bench]'")
+        sys.exit("tpchgen-cli is not installed: pip install tpchgen-cli")
     options = ["--tables=customer,orders", f"--parts={FILES}", f"--output-dir={directory}"]
     subprocess.run([program, "parquet", "-s", scale, *options], check=True, capture_output=True)
 

@@ -13,7 +13,9 @@ A map of the package, top to bottom; imports point downwards only:
   and a table
 - `kernel` operator protocol, keys, index, memory budget, blocks on disk; numpy and pyarrow only
 - `errors` what can go wrong, and what to do
-- `bench`, `testing` benchmarks; oracles and generators for tests
+
+Benchmarks are a package of their own, in `benchmarks/`, which adds the command `dovetail bench`;
+oracles and generators for tests are in `tests/support/`.
 """
 
 from dovetail.api import (

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from dovetail.testing import malformed
+from support import malformed
+from support.processes import finding_support
 
 pytestmark = pytest.mark.fuzz
 
@@ -26,8 +27,10 @@ FUZZ_CASES = 40  #: 100,000 of each kind
 def test_bytes_when_changed_at_random_then_are_refused_or_harmless(kind: str) -> None:
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if FUZZ else 1
     count = settings.default.max_examples * (FUZZ_CASES if FUZZ else CASES[kind])
-    command = [sys.executable, "-m", "dovetail.testing.malformed", kind, str(count), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=7000, check=False)
+    command = [sys.executable, "-m", "support.malformed", kind, str(count), str(seed)]
+    done = subprocess.run(
+        command, env=finding_support(), capture_output=True, text=True, timeout=7000, check=False
+    )
     *_, last = done.stdout.splitlines() or [""]
     assert done.returncode == 0, (
         f"{' '.join(command[1:])} ended with {done.returncode} after case {last}:\n"

@@ -20,9 +20,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from dovetail.multiway import MIN_BYTES_PER_INPUT, MinerOptions, MultiWaySpec, multiway_spec
-from dovetail.testing.arrivals import Habits, Poll, Push, Restore, Step
-from dovetail.testing.generators import Distribution
-from dovetail.testing.multiway import Outcome, Relation, Trial, combinations, random_script
+from support.arrivals import Habits, Poll, Push, Restore, Step
+from support.generators import Distribution
+from support.multiway import Outcome, Relation, Trial, combinations, random_script
 
 pytestmark = pytest.mark.fuzz
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from dovetail.semistream import ALGORITHMS, HOWS, SemiStreamSpec, base, seek
 from dovetail.semistream.cache import Cache
 from dovetail.semistream.ssbj import Ssbj
-from dovetail.testing.generators import BAND_TYPES, KEY_TYPES, Shape, make_relation
-from dovetail.testing.oracle import nested_loop
-from dovetail.testing.semistream import Drive, drive
 from dovetail.twoway import TwoWaySpec
+from support.generators import BAND_TYPES, KEY_TYPES, Shape, make_relation
+from support.oracle import nested_loop
+from support.semistream import Drive, drive
 
 pytestmark = pytest.mark.fuzz
 

@@ -18,8 +18,8 @@ from dovetail.sites.plan import Algorithm
 from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.site import Site
 from dovetail.sites.windows import TimeWindow
-from dovetail.testing.site_hosts import VirtualHosts, random_plan, random_tree
-from dovetail.testing.sites import window_join
+from support.site_hosts import VirtualHosts, random_plan, random_tree
+from support.sites import window_join
 
 pytestmark = pytest.mark.fuzz
 

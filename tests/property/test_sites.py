@@ -25,9 +25,9 @@ from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.replanning import Planner
 from dovetail.sites.virtual import Simulation
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
-from dovetail.testing.shipping import Shipped
-from dovetail.testing.site_hosts import random_plan
-from dovetail.testing.sites import counted, window_join
+from support.shipping import Shipped
+from support.site_hosts import random_plan
+from support.sites import counted, window_join
 
 pytestmark = pytest.mark.fuzz
 

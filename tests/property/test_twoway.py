@@ -20,7 +20,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from dovetail.kernel.catalogue import Entries, Pages
-from dovetail.testing.arrivals import (
+from dovetail.twoway import ALGORITHMS, Diner, ProgressiveMergeJoin, TwoWaySpec, XJoin
+from dovetail.twoway.base import MIN_BUDGET_BYTES
+from support.arrivals import (
     Bursts,
     Crash,
     Habits,
@@ -31,14 +33,14 @@ from dovetail.testing.arrivals import (
     burst_script,
     random_script,
 )
-from dovetail.testing.conformance import (
+from support.conformance import (
     Outcome,
     Relations,
     assert_exactly_once,
     assert_part_of,
     run_script,
 )
-from dovetail.testing.generators import (
+from support.generators import (
     BAND_TYPES,
     KEY_TYPES,
     Distribution,
@@ -47,9 +49,7 @@ from dovetail.testing.generators import (
     join_spec,
     make_relations,
 )
-from dovetail.testing.oracle import Pairs, nested_loop
-from dovetail.twoway import ALGORITHMS, Diner, ProgressiveMergeJoin, TwoWaySpec, XJoin
-from dovetail.twoway.base import MIN_BUDGET_BYTES
+from support.oracle import Pairs, nested_loop
 
 pytestmark = pytest.mark.fuzz
 

@@ -24,15 +24,15 @@ from dovetail.multiway import MIN_BYTES_PER_INPUT, multiway_spec
 from dovetail.semistream import ALGORITHMS as LOOKUPS
 from dovetail.semistream import HOWS, SemiStreamSpec
 from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_OF_LOOKUP
-from dovetail.testing.arrivals import Habits, random_script
-from dovetail.testing.conformance import assert_exactly_once, assert_part_of, run_script
-from dovetail.testing.multiway import Trial, combinations
-from dovetail.testing.multiway import random_script as random_turns
-from dovetail.testing.oracle import nested_loop
-from dovetail.testing.semistream import drive
-from dovetail.testing.wide import KINDS, Kind, WideRelation
 from dovetail.twoway import TwoWaySpec
 from dovetail.twoway.base import MIN_BUDGET_BYTES, WORKING_SHARE
+from support.arrivals import Habits, random_script
+from support.conformance import assert_exactly_once, assert_part_of, run_script
+from support.multiway import Trial, combinations
+from support.multiway import random_script as random_turns
+from support.oracle import nested_loop
+from support.semistream import drive
+from support.wide import KINDS, Kind, WideRelation
 
 pytestmark = pytest.mark.fuzz
 

@@ -45,7 +45,7 @@ from dovetail.specs import (
     join_all_spec,
     join_spec,
 )
-from dovetail.testing.semistream import stage
+from support.semistream import stage
 
 QUERY = "the-query"
 

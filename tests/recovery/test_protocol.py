@@ -31,6 +31,7 @@ from dovetail.spark import state as state_module
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS
 from dovetail.spark.state import PartitionState, prepare
+from support.processes import finding_support
 
 pytestmark = pytest.mark.recovery
 
@@ -354,7 +355,11 @@ def racers(tools: Any, tmp_path: Path) -> Iterator[list["subprocess.Popen[str]"]
     command = [sys.executable, str(tools.folder / "protocol.py"), "race", str(tmp_path), "3"]
     both = [
         subprocess.Popen(
-            [*command, order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, order],
+            env=finding_support(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for order in ("1", "2")
     ]
@@ -398,7 +403,7 @@ def test_output_when_workers_are_killed_again_and_again_then_equals_the_oracle(
     script, arguments = tools.folder / "protocol.py", [str(tmp_path), str(seed), algorithm]
     done = subprocess.run(
         [sys.executable, str(script), "die", *arguments, str(KILLS)],
-        capture_output=True, text=True, check=False,
+        env=finding_support(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "sink").glob("*.rows"))

@@ -16,8 +16,8 @@ from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
 from dovetail.sites.plan import PAPER, Algorithm
-from dovetail.testing.site_hosts import random_plan, random_tree
-from dovetail.testing.sites import counted, window_join
+from support.site_hosts import random_plan, random_tree
+from support.sites import counted, window_join
 
 HOSTS = ("h0", "h1", "h2")
 SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("b", pa.string()), ("id", pa.int32())])

@@ -19,8 +19,8 @@ from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import LinkStatus, SiteClient, Status
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
-from dovetail.testing.sites import counted, window_join
-from dovetail.testing.waiting import until_true
+from support.sites import counted, window_join
+from support.waiting import until_true
 
 SEED = 1  # a query of three streams at two hosts
 SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.int64())])

@@ -17,7 +17,7 @@ from dovetail.cli.sitefile import read_query
 from dovetail.sites import PAPER, Algorithm, Plan, Query, Step, Stream, TimeWindow
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment, Shape
-from dovetail.testing.sites import counted, window_join
+from support.sites import counted, window_join
 
 
 @pytest.mark.parametrize("algorithm", PAPER)

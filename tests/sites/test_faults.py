@@ -22,8 +22,8 @@ from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine
 from dovetail.sites.live.server import SiteServer
 from dovetail.sites.live.wire import MESSAGES, PUT, call, envelopes, packed
-from dovetail.testing.sites import counted
-from dovetail.testing.waiting import until_true
+from support.sites import counted
+from support.waiting import until_true
 
 LAST = {"first": 1, "last": 1}  # what a host says of its messages
 SEED = 1  # a query of three streams at two hosts

@@ -13,8 +13,8 @@ from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
-from dovetail.testing.sites import counted, window_join
-from dovetail.testing.waiting import until_true
+from support.sites import counted, window_join
+from support.waiting import until_true
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
 TAU = 100  # ms

@@ -19,13 +19,13 @@ from dovetail.sites.live.faults import asking
 from dovetail.sites.live.local import LocalSites
 from dovetail.sites.live.wire import MESSAGES, PUT, call, envelopes, packed
 from dovetail.sites.messages import Header, Kind, Message, column, encode
-from dovetail.testing.malformed import (
+from support.malformed import (
     POINTING_ELSEWHERE,
     beyond_their_child,
     not_utf8,
     strings,
 )
-from dovetail.testing.waiting import until_true
+from support.waiting import until_true
 
 SCHEMA = pa.schema(
     [

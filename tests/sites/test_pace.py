@@ -15,8 +15,8 @@ from dovetail.sites import PAPER, Plan, Query, Step, Stream, TimeWindow
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment, Shape
 from dovetail.sites.live.local import LocalSites
-from dovetail.testing.sites import counted, window_join
-from dovetail.testing.waiting import until_true
+from support.sites import counted, window_join
+from support.waiting import until_true
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
 TAU, DELTA, INTERVALS = 200, 1500, 8  # ms, and how many

@@ -15,7 +15,7 @@ from dovetail.errors import SiteAccessError, SiteUnavailableError
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.local import LocalSites
-from dovetail.testing.certificates import make_certificates
+from support.certificates import make_certificates
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "site.toml"
 SEED = 1  # a query of three streams at two hosts

@@ -15,7 +15,7 @@ from dovetail.cli.app import app
 from dovetail.cli.sitefile import read_query
 from dovetail.sites import TreePlan
 from dovetail.sites.live.deployment import Shape
-from dovetail.testing.sites import counted, window_join
+from support.sites import counted, window_join
 
 THREE, FOUR = 1, 2  # seeds of queries of so many streams
 STREAM = 'columns = { ts = "int64", k = "int64" }\nwindow = "2 seconds"\n'

@@ -30,7 +30,7 @@ from pyspark.sql.streaming import StreamingQuery, StreamingQueryException
 import dovetail
 from dovetail.spark.metrics import Progress
 from dovetail.spark.session import local_session
-from dovetail.testing.generators import draw_ranks, key_column, random_nans
+from support.generators import draw_ranks, key_column, random_nans
 
 CONF = {
     "spark.sql.shuffle.partitions": "2",

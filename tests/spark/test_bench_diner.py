@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dovetail.bench import (
+from dovetail.spark.endings import MAX_SLICE_MS
+from dovetail_bench import (
     registry,
     spark_diner,
     spark_diner_band,
     spark_diner_handover,
     spark_diner_setup,
 )
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
-from dovetail.bench.spark_runs import SparkBed
-from dovetail.spark.endings import MAX_SLICE_MS
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result
+from dovetail_bench.spark_runs import SparkBed
 
 pytestmark = pytest.mark.spark
 

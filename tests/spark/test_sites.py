@@ -38,7 +38,7 @@ from dovetail.sites.plan import Algorithm
 from dovetail.spark.site_columns import result_rows, result_type, site_rows
 from dovetail.spark.site_source import Settings, Span, StreamReader
 from dovetail.spark.site_staging import Piece, StagedBatches, _promised
-from dovetail.testing.waiting import until_true
+from support.waiting import until_true
 
 pytestmark = pytest.mark.spark
 

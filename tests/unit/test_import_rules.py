@@ -14,8 +14,15 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = "dovetail"  # the package's own __init__, which holds the public names
+BENCH = "dovetail_bench"  # a package, and a layer, of its own
+SUPPORT = "support"  # of the tests: likewise
+SOURCES = {
+    ROOT: REPOSITORY / "src",
+    BENCH: REPOSITORY / "benchmarks" / "src",
+    SUPPORT: REPOSITORY / "tests",
+}
 
 # Layer -> the layers that it may import besides itself; lowest first.
 FOUNDATION = {"errors", "kernel"}
@@ -31,13 +38,13 @@ LAYERS: dict[str, set[str]] = {
     "costs": FOUNDATION | ALGORITHMS,
     "sites": FOUNDATION | ALGORITHMS | {"costs"},
     "specs": FOUNDATION | ALGORITHMS | {"costs", "sites"},
-    "testing": ENGINE_FREE,
     "spark": ENGINE_FREE,
     "api": ENGINE_FREE | {"spark"},
     ROOT: ENGINE_FREE | {"spark", "api"},
     "ui": LIBRARY,
-    "bench": LIBRARY | {"testing"},
-    "cli": LIBRARY | {"testing", "ui", "bench"},
+    "cli": LIBRARY | {"ui"},
+    BENCH: LIBRARY,
+    SUPPORT: ENGINE_FREE,
 }
 
 # Packages with public names that are carried out in a higher layer, found when they are asked for:
@@ -54,9 +61,9 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 SPARK = {"pyspark", "py4j"}
 # Inside functions only, so that `dovetail --help` does not wait for Spark to load.
-SPARK_WHEN_CALLED = {"bench", "cli"}
+SPARK_WHEN_CALLED = {"cli", BENCH}
 # Under `if TYPE_CHECKING`, which imports nothing: the public signatures name Spark's DataFrame.
-SPARK_IN_ANNOTATIONS = {"api", ROOT, "ui", "bench", "cli"}
+SPARK_IN_ANNOTATIONS = {"api", ROOT, "ui", "cli", BENCH}
 
 
 @dataclass(frozen=True)
@@ -107,10 +114,15 @@ def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterato
 
 
 def layer_of(module: str) -> str:
-    """The folder or file below `dovetail` that this is part of, or ROOT for a public name."""
-    _, _, inner = module.partition(".")
+    """The folder or file below `dovetail` that this is part of, or ROOT for a public name.
+
+    Another package is a layer as a whole.
+    """
+    top, _, inner = module.partition(".")
+    if top != ROOT:
+        return top
     first = inner.partition(".")[0]
-    place = SOURCE / ROOT / first
+    place = SOURCES[ROOT] / ROOT / first
     is_module = first in LAYERS or place.is_dir() or place.with_suffix(".py").exists()
     return first if first and is_module else ROOT
 
@@ -118,7 +130,7 @@ def layer_of(module: str) -> str:
 def complaint(layer: str, found: Import) -> str | None:
     """Why this layer may not have this import, or None if it may."""
     top = found.target.split(".")[0]
-    if top == ROOT:
+    if top in SOURCES:
         wanted = layer_of(found.target)
         if wanted == layer or wanted in LAYERS[layer]:
             return None
@@ -132,7 +144,7 @@ def complaint(layer: str, found: Import) -> str | None:
             or (found.for_types and layer in SPARK_IN_ANNOTATIONS)
         ):
             return None
-        return "only dovetail.spark imports Spark (bench and cli may, inside functions)"
+        return f"only dovetail.spark imports Spark (cli and {BENCH} may, inside functions)"
     if layer in THIRD_PARTY and top not in THIRD_PARTY[layer]:
         return (
             f"{layer} uses only {', '.join(sorted(THIRD_PARTY[layer])) or 'the standard library'}"
@@ -157,12 +169,14 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     ]
 
 
-def test_imports_when_all_modules_are_read_then_all_point_downwards() -> None:
-    paths = sorted((SOURCE / ROOT).rglob("*.py"))
-    assert paths, f"no modules found below {SOURCE}"
+@pytest.mark.parametrize("package", SOURCES)
+def test_imports_when_all_modules_are_read_then_all_point_downwards(package: str) -> None:
+    source = SOURCES[package]
+    paths = sorted((source / package).rglob("*.py"))
+    assert paths, f"no modules of {package} found below {source}"
     found: list[str] = []
     for path in paths:
-        parts = path.relative_to(SOURCE).with_suffix("").parts
+        parts = path.relative_to(source).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         module = ".".join(parts[:-1] if is_package else parts)
         found += violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
@@ -197,14 +211,16 @@ def test_layers_when_read_from_the_bottom_then_each_knows_only_lower_ones() -> N
         ("dovetail.costs.model", "from dovetail.spark.runtime import step"),
         ("dovetail.specs", "from dovetail import api"),
         ("dovetail.specs", "from pyspark.sql import DataFrame"),
-        ("dovetail.spark.runtime", "from dovetail.testing.oracle import nested_loop"),
+        ("dovetail.spark.runtime", "from support.oracle import nested_loop"),
         ("dovetail.spark.runtime", "from dovetail.api import join"),
-        ("dovetail.testing.oracle", "def late():\n    import pyspark"),
+        ("support.oracle", "def late():\n    import pyspark"),
         ("dovetail.api", "from pyspark.sql import DataFrame"),
         ("dovetail.api", "def late():\n    from pyspark.sql import functions"),
-        ("dovetail.bench.two_way", "import pyspark"),
-        ("dovetail.bench.two_way", "from dovetail.cli.app import main"),
+        ("dovetail_bench.two_way", "import pyspark"),
+        ("dovetail_bench.two_way", "from dovetail.cli.app import main"),
+        ("dovetail_bench.two_way", "from support.oracle import nested_loop"),
         ("dovetail.cli.app", "from pyspark.sql import SparkSession"),
+        ("dovetail.cli.app", "def late():\n    from dovetail_bench.cli import app"),
         ("dovetail.cli.app", "class Command:\n    import py4j"),
         ("dovetail.sites", "from dovetail.api import publish"),
         ("dovetail.sites", "def late():\n    from dovetail.spark import site_publish"),
@@ -228,7 +244,7 @@ def test_checker_when_a_rule_is_broken_then_names_module_and_line(module: str, s
         ("dovetail.spark.runtime", "import pyspark\nfrom dovetail.specs import JoinSpec"),
         ("dovetail.api", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
         ("dovetail.api", "from dovetail.spark import runtime"),
-        ("dovetail.bench.two_way", "def run():\n    from pyspark.sql import SparkSession"),
+        ("dovetail_bench.two_way", "def run():\n    from pyspark.sql import SparkSession"),
         ("dovetail.cli.app", "import typer\nimport dovetail\nfrom dovetail import join"),
         ("dovetail.sites", "def late():\n    from dovetail import api"),
     ],
@@ -247,6 +263,6 @@ def test_checker_when_a_folder_has_no_layer_then_asks_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ROOT / "extras").mkdir(parents=True)
-    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    monkeypatch.setitem(SOURCES, ROOT, tmp_path)
     (found,) = violations("", "dovetail.extras.thing")
     assert "'extras'" in found

@@ -6,6 +6,7 @@ back from a Spark task wrapped in Spark's, and for Spark's own complaints. Anyth
 and keeps its traceback.
 """
 
+import importlib.metadata
 import sys
 import traceback
 from typing import Annotated, Any
@@ -39,14 +40,20 @@ _EXAMPLES = """
 
 
 class Commands(typer.core.TyperGroup):
-    """The subcommands; some are loaded when they are asked for, and benchmarks may be absent."""
+    """The subcommands: Dovetail's own, and those that other installed packages add.
+
+    A package adds one by an entry point in the group `dovetail.commands`, which names a
+    `typer.Typer` and is loaded when it is asked for. Where names are alike Dovetail's own counts.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *_LOADED]
+        own = [*super().list_commands(ctx), *_LOADED]
+        return [*own, *sorted(_added().keys() - set(own))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         load = _LOADED.get(cmd_name)
-        return load() if load else super().get_command(ctx, cmd_name)
+        own = load() if load else super().get_command(ctx, cmd_name)
+        return own or _command_added(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -98,36 +105,60 @@ for _module in (top, checkup):
     app.command(_module.NAME, epilog=_module.EXAMPLES)(_module.command)
 
 
-def _bench() -> Any:
-    """The benchmarks' own command, or one that says what they need."""
+def _added() -> dict[str, importlib.metadata.EntryPoint]:
+    """The commands of other installed packages, not loaded yet."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=_GROUP)}
+
+
+def _command_added(name: str) -> Any:
+    """A command of another package; if it is missing or cannot be loaded, one that says so."""
+    point = _added().get(name)
+    if point is None:
+        how = _ELSEWHERE.get(name)
+        return how and _unavailable(name, "not installed", f"there is no `{name}` here: {how}")
     try:
-        from dovetail.bench.cli import app as bench
+        return _named(name, point.load())
     except ImportError as error:
-        missing = str(error)
-        bench = typer.Typer()
+        package = point.dist.name if point.dist else point.module
+        found = f"`{name}` cannot be loaded ({error}). Install {package} anew, with what it needs"
+        return _unavailable(name, "cannot be loaded", found)
 
-        @bench.command(help="Compare with other joins [not installed].")
-        def unavailable() -> None:
-            raise DovetailError(
-                f"the benchmarks cannot be loaded ({missing}). Install what they need: "
-                "pip install 'dovetail[bench]'"
-            )
 
-    command = typer.main.get_command(bench)
-    command.name = "bench"
-    return command
+def _unavailable(name: str, state: str, message: str) -> Any:
+    """A command that raises `message`, whatever follows its name."""
+    placeholder = typer.Typer(rich_markup_mode=None)
+
+    @placeholder.command(
+        help=message,
+        short_help=f"Of another package; {state}.",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def unavailable() -> None:
+        raise DovetailError(message)
+
+    return _named(name, placeholder)
 
 
 def _site() -> Any:
     """The command for sites, which loads Arrow Flight."""
     from dovetail.cli.site import app as site
 
-    command = typer.main.get_command(site)
-    command.name = "site"
+    return _named("site", site)
+
+
+def _named(name: str, commands: typer.Typer) -> Any:
+    command = typer.main.get_command(commands)
+    command.name = name
     return command
 
 
-_LOADED = {"site": _site, "bench": _bench}
+_LOADED = {"site": _site}
+_GROUP = "dovetail.commands"
+#: commands that one may look for here though they are in another package: how to get them
+_ELSEWHERE = {
+    "bench": "the benchmarks are a package of their own, dovetail-bench. "
+    "Install it from a clone of Dovetail: pip install ./benchmarks"
+}
 
 
 def main() -> None:

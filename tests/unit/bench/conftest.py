@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.bench.report import write_report
-from dovetail.bench.result import Result
+from dovetail_bench.report import write_report
+from dovetail_bench.result import Result
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dovetail.bench.charts import draw_chart
-from dovetail.bench.report import write_report
-from dovetail.bench.result import Result, Spread
+from dovetail_bench.charts import draw_chart
+from dovetail_bench.report import write_report
+from dovetail_bench.result import Result, Spread
 
 LINES = {"rpj": [[1, 2, 3], [40.0, 50.0, 60.0]], "hash": [[1, 2, 3], [0, 0, 5]]}
 CHART: dict[str, Any] = {"title": "results", "x": "skew", "y": "%", "lines": LINES}

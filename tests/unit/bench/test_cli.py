@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dovetail.bench import registry
-from dovetail.bench.cli import app
-from dovetail.bench.progress import Reporter, Silent
-from dovetail.bench.registry import Benchmark, Config
-from dovetail.bench.result import Result
+from dovetail_bench import registry
+from dovetail_bench.cli import app
+from dovetail_bench.progress import Reporter, Silent
+from dovetail_bench.registry import Benchmark, Config
+from dovetail_bench.result import Result
 
 KERNEL = ["run", "spark-two-way", "--only", "kernel", "--rows", "3000", "--repetitions", "2"]
 runner = CliRunner()
@@ -43,7 +43,7 @@ def test_help_when_asked_for_then_has_examples(command: list[str]) -> None:
 def test_run_when_json_is_asked_for_then_stdout_is_one_object(tmp_path: Path) -> None:
     # in a process of its own: what counts is what comes out of its standard output
     ran = subprocess.run(
-        [sys.executable, "-m", "dovetail.bench", *KERNEL, "--json", "--out", str(tmp_path)],
+        [sys.executable, "-m", "dovetail_bench", *KERNEL, "--json", "--out", str(tmp_path)],
         check=False, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dovetail.bench.data import KEY, make_matched_relations, make_relations, write_files
+from dovetail_bench.data import KEY, make_matched_relations, make_relations, write_files
 
 SCHEMA = [pa.int64(), pa.int64(), pa.float64(), pa.string()]
 

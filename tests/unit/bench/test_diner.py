@@ -9,11 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.bench import registry
-from dovetail.bench.diner import bounds, figure, real, rivals, simulate, streams, synthetic, timed
-from dovetail.bench.diner.blocking import curves
-from dovetail.bench.diner.figure import Figure, Point
-from dovetail.bench.diner.simulate import (
+from dovetail.errors import ArgumentError
+from dovetail.kernel.matching import Emitter
+from dovetail.kernel.protocol import Status
+from dovetail.twoway import ALGORITHMS, Diner, XJoin
+from dovetail_bench import registry
+from dovetail_bench.diner import bounds, figure, real, rivals, simulate, streams, synthetic, timed
+from dovetail_bench.diner.blocking import curves
+from dovetail_bench.diner.figure import Figure, Point
+from dovetail_bench.diner.simulate import (
     Costs,
     Setting,
     Work,
@@ -22,14 +26,10 @@ from dovetail.bench.diner.simulate import (
     run_online,
     variants,
 )
-from dovetail.bench.diner.streams import Streams, batches, in_order, steady, zipf
-from dovetail.bench.progress import Silent
-from dovetail.bench.report import write_report
-from dovetail.bench.result import Result
-from dovetail.errors import ArgumentError
-from dovetail.kernel.matching import Emitter
-from dovetail.kernel.protocol import Status
-from dovetail.twoway import ALGORITHMS, Diner, XJoin
+from dovetail_bench.diner.streams import Streams, batches, in_order, steady, zipf
+from dovetail_bench.progress import Silent
+from dovetail_bench.report import write_report
+from dovetail_bench.result import Result
 
 ROWS = 900
 NAMES = (

@@ -6,13 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dovetail.bench import enrich_growth, registry
-from dovetail.bench.enrich_contenders import KEY, DuckDb, Operator, load_duckdb
-from dovetail.bench.enrich_growth import OPERATORS, RIVALS, SIZES, Place, Scale, Table
-from dovetail.bench.enrich_load import Stream
-from dovetail.bench.measure import WrongResultError
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
+from dovetail_bench import enrich_growth, registry
+from dovetail_bench.enrich_contenders import KEY, DuckDb, Operator, load_duckdb
+from dovetail_bench.enrich_growth import OPERATORS, RIVALS, SIZES, Place, Scale, Table
+from dovetail_bench.enrich_load import Stream
+from dovetail_bench.measure import WrongResultError
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result
 
 ROWS = 4_000
 

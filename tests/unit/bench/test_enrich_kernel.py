@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.bench import enrich_kernel, registry
-from dovetail.bench.enrich_contenders import (
+from dovetail_bench import enrich_kernel, registry
+from dovetail_bench.enrich_contenders import (
     KEY,
     PIECES,
     DuckDb,
@@ -17,10 +17,10 @@ from dovetail.bench.enrich_contenders import (
     Sqlite,
     load_duckdb,
 )
-from dovetail.bench.enrich_kernel import OPERATORS, RIVALS, Size, make_table, stage
-from dovetail.bench.enrich_load import LEAST_BUDGET_BYTES, Stream
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
+from dovetail_bench.enrich_kernel import OPERATORS, RIVALS, Size, make_table, stage
+from dovetail_bench.enrich_load import LEAST_BUDGET_BYTES, Stream
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result
 
 ROWS = 3_000
 

@@ -5,7 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
-from dovetail.bench.growth import Arrival, by_position, fit, quarters
+from dovetail_bench.growth import Arrival, by_position, fit, quarters
 
 
 def arrivals(count: int, by_state: float, by_result: float, seed: int = 1) -> list[Arrival]:

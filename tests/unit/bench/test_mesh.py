@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.bench import mesh, mesh_model, mesh_pages, registry
-from dovetail.bench.measure import Measured, Runs
-from dovetail.bench.mesh import skewed
-from dovetail.bench.mesh_notes import as_the_paper_counts, beside_the_disk
-from dovetail.bench.mesh_pages import Point, points_of, predict, shape_of
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result, Spread
-from dovetail.bench.semistream_runs import each_once, stage
 from dovetail.semistream.meshjoin import MeshJoin
+from dovetail_bench import mesh, mesh_model, mesh_pages, registry
+from dovetail_bench.measure import Measured, Runs
+from dovetail_bench.mesh import skewed
+from dovetail_bench.mesh_notes import as_the_paper_counts, beside_the_disk
+from dovetail_bench.mesh_pages import Point, points_of, predict, shape_of
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result, Spread
+from dovetail_bench.semistream_runs import each_once, stage
 
 ROWS = 4_800
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.bench import mesh_load, registry
-from dovetail.bench.mesh_load import WAYS, _claims, serve
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result, Spread
-from dovetail.bench.semistream_runs import STORAGES, Law, each_once, opened, stage
+from dovetail_bench import mesh_load, registry
+from dovetail_bench.mesh_load import WAYS, _claims, serve
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result, Spread
+from dovetail_bench.semistream_runs import STORAGES, Law, each_once, opened, stage
 
 ROWS = 4_800
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.bench import mesh_shedding, registry
-from dovetail.bench.mesh_shedding import (
+from dovetail.semistream.shedding import SHEDDERS, Frequencies
+from dovetail_bench import mesh_shedding, registry
+from dovetail_bench.mesh_shedding import (
     OVERLOADS,
     RELATION_SKEWS,
     Setting,
@@ -17,10 +18,9 @@ from dovetail.bench.mesh_shedding import (
     results_kept,
     upper_ends,
 )
-from dovetail.bench.progress import Silent
-from dovetail.bench.report import write_report
-from dovetail.bench.result import Result
-from dovetail.semistream.shedding import SHEDDERS, Frequencies
+from dovetail_bench.progress import Silent
+from dovetail_bench.report import write_report
+from dovetail_bench.result import Result
 
 STRATEGIES = {*SHEDDERS, "optimum"}
 

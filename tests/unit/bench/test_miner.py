@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail.bench import miner, registry
-from dovetail.bench.diner.streams import TUPLE_BYTES, Rng
-from dovetail.bench.miner_bound import share_online
-from dovetail.bench.miner_runs import (
+from dovetail_bench import miner, registry
+from dovetail_bench.diner.streams import TUPLE_BYTES, Rng
+from dovetail_bench.miner_bound import share_online
+from dovetail_bench.miner_runs import (
     Inputs,
     Setting,
     batches,
@@ -19,9 +19,9 @@ from dovetail.bench.miner_runs import (
     run,
     star,
 )
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
-from dovetail.testing.multiway import combinations
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result
+from support.multiway import combinations
 
 NAMES = ("miner-inputs", "miner-buffer", "miner-star", "miner-growth")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.bench.report import read_results, write_report
-from dovetail.bench.result import Failure, Result, Spread
 from dovetail.errors import ArgumentError
+from dovetail_bench.report import read_results, write_report
+from dovetail_bench.result import Failure, Result, Spread
 
 GOALS = {
     "rocksdb/5%": {"goal": 2.5, "reached": 3.1, "met": True},

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from dovetail.bench.measure import Contender, Measured, Runs, expect_rows, interleaved
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Failure, Result, Spread, goals
 from dovetail.errors import ArgumentError
+from dovetail_bench.measure import Contender, Measured, Runs, expect_rows, interleaved
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Failure, Result, Spread, goals
 
 
 def result(**changes: object) -> Result:

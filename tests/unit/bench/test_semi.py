@@ -5,13 +5,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail.bench import registry, semi_bound, semi_real
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result
-from dovetail.bench.semi_formulas import OPERATION, PaperCosts
-from dovetail.bench.semi_observations import OBSERVATIONS, observations
-from dovetail.bench.semi_oneway import DEFAULT, one_way, pairs_of, settings
-from dovetail.bench.semi_plans import (
+from dovetail.sites import Algorithm, Plan, Simulation, Step
+from dovetail.sites.messages import HEADER_BYTES
+from dovetail_bench import registry, semi_bound, semi_real
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result
+from dovetail_bench.semi_formulas import OPERATION, PaperCosts
+from dovetail_bench.semi_observations import OBSERVATIONS, observations
+from dovetail_bench.semi_oneway import DEFAULT, one_way, pairs_of, settings
+from dovetail_bench.semi_plans import (
     ALGORITHM_10,
     EXHAUSTIVE,
     GREEDY,
@@ -20,7 +22,7 @@ from dovetail.bench.semi_plans import (
     _goals,
     random_plan,
 )
-from dovetail.bench.semi_runs import (
+from dovetail_bench.semi_runs import (
     Feed,
     Net,
     Span,
@@ -35,9 +37,7 @@ from dovetail.bench.semi_runs import (
     simple_share,
     times_and_keys,
 )
-from dovetail.sites import Algorithm, Plan, Simulation, Step
-from dovetail.sites.messages import HEADER_BYTES
-from dovetail.testing.sites import window_join
+from support.sites import window_join
 
 NAMES = ("semi-oneway", "semi-plans", "semi-equal", "semi-real", "semi-bound", "semi-pace")
 NET = Net()
@@ -120,7 +120,7 @@ def test_bound_when_tiny_then_nothing_sends_less_than_the_least(assert_sound: So
 def test_run_when_an_algorithm_loses_results_then_is_shown_as_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dovetail.bench.semi_oneway.pairs_of", lambda *_: 3)
+    monkeypatch.setattr("dovetail_bench.semi_oneway.pairs_of", lambda *_: 3)
     found = result("semi-oneway", "latency", 30)
     assert not found.ok
     assert "the join has 3" in found.failures[0].error

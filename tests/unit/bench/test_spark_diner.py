@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.bench import registry, spark_diner, spark_diner_cleanup, spark_diner_setup
-from dovetail.bench.diner.streams import drifting
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result, Spread
-from dovetail.bench.spark_diner import relations_of, results_online, zipf_keys
-from dovetail.bench.spark_diner_band import REACH, count_in_band, make_band_relations
-from dovetail.bench.spark_diner_handover import (
+from dovetail_bench import registry, spark_diner, spark_diner_cleanup, spark_diner_setup
+from dovetail_bench.diner.streams import drifting
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result, Spread
+from dovetail_bench.spark_diner import relations_of, results_online, zipf_keys
+from dovetail_bench.spark_diner_band import REACH, count_in_band, make_band_relations
+from dovetail_bench.spark_diner_handover import (
     Arrival,
     Batch,
     HandoverError,
@@ -22,8 +22,8 @@ from dovetail.bench.spark_diner_handover import (
     measured,
     waits_of,
 )
-from dovetail.bench.spark_diner_setup import Part, batch_rows, budget_of
-from dovetail.bench.spark_runs import QueryRun, Trigger
+from dovetail_bench.spark_diner_setup import Part, batch_rows, budget_of
+from dovetail_bench.spark_runs import QueryRun, Trigger
 
 ROWS = 4_000
 

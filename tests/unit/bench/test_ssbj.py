@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.bench import (
+from dovetail.costs.storage import Storage
+from dovetail.semistream.meshjoin import MeshJoin
+from dovetail_bench import (
     registry,
     semistream_runs,
     ssbj_paper,
@@ -15,10 +17,10 @@ from dovetail.bench import (
     ssbj_setup,
     ssbj_tuning,
 )
-from dovetail.bench.measure import Measured, Runs, WrongResultError
-from dovetail.bench.progress import Silent
-from dovetail.bench.result import Result, significant
-from dovetail.bench.semistream_runs import (
+from dovetail_bench.measure import Measured, Runs, WrongResultError
+from dovetail_bench.progress import Silent
+from dovetail_bench.result import Result, significant
+from dovetail_bench.semistream_runs import (
     FACTORS,
     Feed,
     Law,
@@ -31,8 +33,6 @@ from dovetail.bench.semistream_runs import (
     stage,
     with_repetition,
 )
-from dovetail.costs.storage import Storage
-from dovetail.semistream.meshjoin import MeshJoin
 
 ROWS = 2_400
 LOOPS = 12
@@ -111,8 +111,8 @@ def test_run_when_results_are_missing_then_fails(monkeypatch: pytest.MonkeyPatch
 def test_tpch_when_there_is_no_generator_then_fails_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dovetail.bench.ssbj_tpch.sys.executable", "/nowhere/python")
-    monkeypatch.setattr("dovetail.bench.ssbj_tpch.shutil.which", lambda name: None)
+    monkeypatch.setattr("dovetail_bench.ssbj_tpch.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("dovetail_bench.ssbj_tpch.shutil.which", lambda name: None)
     result = run("ssbj-tpch", rows=1_500)
     assert not result.ok
     assert "pip install tpchgen-cli" in result.failures[0].error

@@ -5,8 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from dovetail.bench.semistream_runs import FACTORS, Law, with_repetition
-from dovetail.bench.ssbj_theory import (
+from dovetail.costs.meshjoin import Workload
+from dovetail.costs.ssbj import SsbjModel, Stream
+from dovetail.costs.storage import DISK_7200
+from dovetail_bench.semistream_runs import FACTORS, Law, with_repetition
+from dovetail_bench.ssbj_theory import (
     ROW_BYTES,
     analytic,
     balance,
@@ -15,9 +18,6 @@ from dovetail.bench.ssbj_theory import (
     rows_in_a_scan,
     theory,
 )
-from dovetail.costs.meshjoin import Workload
-from dovetail.costs.ssbj import SsbjModel, Stream
-from dovetail.costs.storage import DISK_7200
 
 ROWS = 50_000
 PAPER = 100_000_000

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -174,19 +175,53 @@ def test_failure_when_nothing_can_be_said_then_is_none(error: Exception) -> None
     assert failure(error) is None
 
 
-def test_bench_when_it_cannot_be_loaded_then_says_how_to_install_it(
+def test_bench_when_its_package_is_installed_then_is_a_command_of_dovetail(
+    runner: CliRunner,
+) -> None:
+    assert "bench" in runner.invoke(app, ["--help"]).output
+    result = runner.invoke(app, ["bench", "list"])
+    assert result.exit_code == 0, result.output
+    assert "spark-two-way" in result.output
+
+
+@pytest.mark.parametrize("words", [(), ("run", "spark-two-way", "--rows", "9"), ("list",)])
+def test_bench_when_its_package_is_missing_then_says_how_to_install_it(
+    words: tuple[str, ...], runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application.importlib.metadata, "entry_points", lambda group: ())
+    result = runner.invoke(app, ["bench", *words])
+    assert result.exit_code == 2
+    assert "dovetail-bench" in result.stderr
+    assert "pip install ./benchmarks" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "bench" not in runner.invoke(app, ["--help"]).output
+
+
+def test_bench_when_it_cannot_be_loaded_then_says_what_is_missing(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "dovetail.bench.cli", None)
-    result = runner.invoke(app, ["bench"])
+    monkeypatch.setitem(sys.modules, "dovetail_bench.cli", None)
+    result = runner.invoke(app, ["bench", "list"])
     assert result.exit_code == 2
-    assert "pip install 'dovetail[bench]'" in result.stderr
-    assert "bench" in runner.invoke(app, ["--help"]).output
+    assert "dovetail_bench.cli" in result.stderr
+    assert "Install dovetail-bench anew" in result.stderr
+    assert "cannot be loaded" in runner.invoke(app, ["--help"]).output
+
+
+def test_command_when_a_package_adds_one_of_a_name_that_dovetail_has_then_dovetail_s_counts(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = [EntryPoint(name, "nowhere:app", "dovetail.commands") for name in ("site", "top")]
+    monkeypatch.setattr(application.importlib.metadata, "entry_points", lambda group: added)
+    for name in ("site", "top"):
+        assert runner.invoke(app, [name, "--help"]).exit_code == 0
+    assert runner.invoke(app, ["--help"]).output.count("cannot be loaded") == 0
 
 
 def test_import_when_only_the_command_is_loaded_then_spark_is_not() -> None:
     code = (
-        "import sys; import dovetail.cli.app; slow = 'pyspark', 'py4j', 'pandas', 'dovetail.bench';"
+        "import sys; import dovetail.cli.app\n"
+        "slow = 'pyspark', 'py4j', 'pandas', 'dovetail_bench'\n"
         "print([name for name in slow if name in sys.modules])"
     )
     done = subprocess.run(

@@ -22,7 +22,7 @@ from dovetail.sites.plan import Algorithm
 from dovetail.sites.planner import algorithm_10, greedy, joint
 from dovetail.sites.tree_costs import cheapest_tree
 from dovetail.sites.windows import CountWindow, TimeWindow
-from dovetail.testing.certificates import make_certificates
+from support.certificates import make_certificates
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 QUERY = """

@@ -14,7 +14,7 @@ from dovetail.costs.predictions import STEP_SECONDS, Share, TableSize, predict
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE
 from dovetail.semistream import ALGORITHMS
-from dovetail.testing.plans import planned
+from support.plans import planned
 
 PLAN = planned(state=Path("/ckpt/enrich"), state_note="new: made when the query starts")
 NAMES = ["ameshjoin", "inl", "meshjoin", "seek", "ssbj"]

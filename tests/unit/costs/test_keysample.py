@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dovetail.costs.keysample import BUCKETS, KeySample, heavy_buckets
-from dovetail.testing.generators import draw_ranks
-from dovetail.testing.samples import draw_sample
+from support.generators import draw_ranks
+from support.samples import draw_sample
 
 ROWS = 40_000
 FRACTION = 0.1

@@ -14,7 +14,7 @@ from dovetail.costs.predictions import PlannedEnrich, Share, TableSize
 from dovetail.costs.storage import DISK_7200
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.semistream.overload import Shedding
-from dovetail.testing.plans import planned
+from support.plans import planned
 
 PLAN = planned(
     algorithm="meshjoin",

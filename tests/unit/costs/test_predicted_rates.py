@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from dovetail.testing.rates import ALGORITHMS_COMPARED, Setting, compare
+from support.rates import ALGORITHMS_COMPARED, Setting, compare
 
 SETTINGS = [
     Setting(60_000, 120, 20, share=0.10, rows=60_000, batch_rows=2_000),

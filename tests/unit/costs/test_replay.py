@@ -17,8 +17,8 @@ from dovetail.costs.storage import Storage
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context, Status
-from dovetail.testing.samples import draw_sample
 from dovetail.twoway import TwoWaySpec, make
+from support.samples import draw_sample
 
 ROWS = 30_000
 SETTING = Setting("xjoin", None, 1_200_000, 1, 1_000, (40.0, 40.0))

@@ -12,7 +12,7 @@ from dovetail.costs.meshjoin import MeshFactors, MeshModel, Workload, best_rate
 from dovetail.costs.retune import Tuned, Tuner
 from dovetail.costs.storage import DISK_7200
 from dovetail.specs import EnrichSpec
-from dovetail.testing.semistream import Bench
+from support.semistream import Bench
 
 FACTORS = MeshFactors(1e-8, 4e-8, 2e-8, 5e-10, 8e-8, lookup=8e-8, call=1e-4, chunk=5e-5)
 WORK = Workload(1_000_000, 8, 8 * 500, 40, results_per_row=1.0, pointer_bytes=33, chunk_pages=16)

@@ -21,8 +21,8 @@ from dovetail.kernel.logs import FAN_IN
 from dovetail.kernel.memory import give_back_freed
 from dovetail.kernel.protocol import LEFT, RIGHT, Counters
 from dovetail.kernel.runs import Run, sort_run
-from dovetail.testing.conformance import identical
-from dovetail.testing.generators import KEY_TYPES, Shape, make_relation
+from support.conformance import identical
+from support.generators import KEY_TYPES, Shape, make_relation
 
 Reading = Callable[[BlockStore, np.void], Run]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import BandKeyError, KeyTypeError
 from dovetail.kernel.keys import KeyCodec, band_width, spread
-from dovetail.testing.generators import KEY_TYPES, key_column, random_nans
+from support.generators import KEY_TYPES, key_column, random_nans
 
 INT64 = np.iinfo(np.int64)
 ORDERED = [name for name in KEY_TYPES if name not in ("string", "binary", "decimal38")]

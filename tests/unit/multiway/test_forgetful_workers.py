@@ -9,8 +9,8 @@ import pytest
 from dovetail.multiway import MIN_BYTES_PER_INPUT, multiway_spec
 from dovetail.multiway.base import MultiWayJoin
 from dovetail.multiway.relation_blocks import RANGE_BYTES
-from dovetail.testing.arrivals import Finish, Poll, Push, Restore
-from dovetail.testing.multiway import Outcome, Relation, Trial, combinations
+from support.arrivals import Finish, Poll, Push, Restore
+from support.multiway import Outcome, Relation, Trial, combinations
 
 GRAPHS = {
     "two inputs": [("r0.k0", "r1.k0")],

@@ -18,8 +18,8 @@ from dovetail.multiway import (
     MultiWaySpec,
     multiway_spec,
 )
-from dovetail.testing.arrivals import Poll, Push, Restore
-from dovetail.testing.multiway import Trial, combinations
+from support.arrivals import Poll, Push, Restore
+from support.multiway import Trial, combinations
 
 EVERY = ["miner", "miner-paper", "mjoin"]
 NAMES = ("r0", "r1", "r2")

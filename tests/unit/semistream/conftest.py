@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.testing.semistream import Bench
+from support.semistream import Bench
 
 
 @pytest.fixture

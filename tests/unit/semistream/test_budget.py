@@ -18,7 +18,7 @@ from dovetail.semistream import ALGORITHMS, KEYS_SCHEMA, SemiStreamSpec, StagedT
 from dovetail.semistream.base import MIN_BUDGET_BYTES, SemiStreamJoin
 from dovetail.semistream.meshjoin import AMeshJoin
 from dovetail.semistream.spec import STREAM
-from dovetail.testing.semistream import Bench, Driver, stage
+from support.semistream import Bench, Driver, stage
 
 MakeBench = Callable[..., Bench]
 

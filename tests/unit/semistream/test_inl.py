@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.semistream import inl as inl_module
 from dovetail.semistream.inl import IndexNestedLoops
-from dovetail.testing.semistream import Bench
+from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]
 

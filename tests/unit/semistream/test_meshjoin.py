@@ -9,7 +9,7 @@ import pytest
 from dovetail.errors import ArgumentError
 from dovetail.semistream.meshjoin import AMeshJoin, MeshJoin
 from dovetail.semistream.table import CODE_BYTES
-from dovetail.testing.semistream import Bench, Result
+from support.semistream import Bench, Result
 
 MakeBench = Callable[..., Bench]
 

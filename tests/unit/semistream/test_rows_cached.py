@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.testing.semistream import Bench
+from support.semistream import Bench
 
 
 @pytest.mark.parametrize(("algorithm", "caches"), [("seek", True), ("seek-uncached", False)])

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dovetail.semistream.seek import Seek, gap_pages
-from dovetail.testing.semistream import Bench
+from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]
 Reads = Callable[[Bench], list[tuple[int, int]]]

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.semistream.cache import KEY_BYTES
 from dovetail.semistream.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
-from dovetail.testing.semistream import Bench, Result
+from support.semistream import Bench, Result
 
 MakeBench = Callable[..., Bench]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dovetail.semistream.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
-from dovetail.testing.semistream import Bench
+from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]
 

@@ -10,7 +10,7 @@ from dovetail.kernel.memory import Budget, Reservation
 from dovetail.kernel.runs import Run
 from dovetail.semistream.seek import Seek
 from dovetail.semistream.sweep import Sweep
-from dovetail.testing.semistream import Bench
+from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]
 TABLE = list(range(4_000))

@@ -14,7 +14,7 @@ from dovetail.kernel.keys import Codes
 from dovetail.semistream.gathering import positions_of, stretches, take_rows
 from dovetail.semistream.table import StagedTable
 from dovetail.semistream.table_writer import TableWriter
-from dovetail.testing.generators import Shape, make_relation
+from support.generators import Shape, make_relation
 
 SCHEMA = pa.schema([("k", pa.int64()), ("id", pa.int64())])
 ROW_BYTES = 16

@@ -15,7 +15,7 @@ from dovetail.kernel.memory import parse_bytes
 from dovetail.semistream import ALGORITHMS, SemiStreamSpec
 from dovetail.semistream.base import MIN_BUDGET_BYTES
 from dovetail.semistream.seek import Seek
-from dovetail.testing.semistream import Driver, stage
+from support.semistream import Driver, stage
 
 EVERY = sorted(ALGORITHMS)
 STREAM = pa.schema([("k", pa.int64()), ("left_id", pa.int64()), ("left_text", pa.string())])

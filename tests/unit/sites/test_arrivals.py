@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.errors import ArgumentError
 from dovetail.sites import Algorithm, Arrivals, Plan, Query, Simulation, Step, Stream, TimeWindow
-from dovetail.testing.sites import counted, window_join
+from support.sites import counted, window_join
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
 

@@ -29,7 +29,7 @@ from dovetail.sites import (
     refine,
 )
 from dovetail.sites.windows import Window
-from dovetail.testing.sites import counted, window_join
+from support.sites import counted, window_join
 
 INTERVALS = 100
 #: rate and keys of the flow, rate and keys of the window, and the window

@@ -7,7 +7,7 @@ import pytest
 from dovetail.errors import ArgumentError
 from dovetail.sites.encoded import TooLargeError, batch_bytes, read_batch
 from dovetail.sites.messages import Header, Kind, Message, column, decode, encode
-from dovetail.testing.malformed import (
+from support.malformed import (
     POINTING_ELSEWHERE,
     beyond_their_child,
     not_utf8,

@@ -18,8 +18,8 @@ from dovetail.sites import (
 )
 from dovetail.sites.copies import Outlet
 from dovetail.sites.windows import Window
-from dovetail.testing.shipping import Shipped
-from dovetail.testing.sites import counted, window_join
+from support.shipping import Shipped
+from support.sites import counted, window_join
 
 INTERVALS, ROWS = 12, 60
 SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("id", pa.int64())])

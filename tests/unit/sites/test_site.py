@@ -25,7 +25,7 @@ from dovetail.sites import (
     TimeWindow,
     topology,
 )
-from dovetail.testing.sites import counted, window_join
+from support.sites import counted, window_join
 
 Streams = dict[str, pa.RecordBatch]
 SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.int64())])

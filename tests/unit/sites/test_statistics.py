@@ -18,7 +18,7 @@ from dovetail.sites import (
     TimeWindow,
 )
 from dovetail.sites.statistics import Sample, compare, matched
-from dovetail.testing.sites import counted, window_join
+from support.sites import counted, window_join
 
 
 @pytest.mark.parametrize(("keys", "skew"), [(100, 0.0), (5_000, 0.0), (5_000, 0.5)])

@@ -24,8 +24,8 @@ from dovetail.sites import (
 from dovetail.sites.plan import Plan, Step
 from dovetail.sites.tree import TreeJoin, TreePlan, TreeSimulation, levels_of, plan_of_json
 from dovetail.sites.tree_costs import cheapest_tree, tree_cost
-from dovetail.testing.site_hosts import random_tree
-from dovetail.testing.sites import counted, window_join
+from support.site_hosts import random_tree
+from support.sites import counted, window_join
 
 AT_SOURCE = [a for a in PAPER if a.at_source]
 AT_DESTINATION = [a for a in PAPER if not a.at_source]

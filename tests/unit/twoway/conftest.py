@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from dovetail.kernel.blocks import BLOCK, BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Snapshot, Status
-from dovetail.testing.arrivals import Step
-from dovetail.testing.conformance import Outcome, assert_exactly_once, run_script
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import nested_loop
 from dovetail.twoway import TwoWayJoin, TwoWaySpec, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES
+from support.arrivals import Step
+from support.conformance import Outcome, assert_exactly_once, run_script
+from support.generators import Shape, join_spec, make_relations
+from support.oracle import nested_loop
 
 Pair = tuple[int, int]
 MakeBench = Callable[..., "Workbench"]

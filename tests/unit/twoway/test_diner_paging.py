@@ -12,13 +12,13 @@ import pytest
 from dovetail.errors import StateError
 from dovetail.kernel.catalogue import Entries, Pages
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
-from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
-from dovetail.testing.conformance import assert_exactly_once, run_script
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import nested_loop
 from dovetail.twoway import Diner
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.diner_joins import DinerOptions
+from support.arrivals import Finish, Poll, Push, Restore, Step
+from support.conformance import assert_exactly_once, run_script
+from support.generators import Shape, join_spec, make_relations
+from support.oracle import nested_loop
 
 DINERS = ("diner", "diner-paper")
 

@@ -8,9 +8,9 @@ import pytest
 from dovetail.kernel.blocks import LOGGED
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.kernel.shell import quietly
-from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.dphj import BUFFER_SHARE
+from support.arrivals import Finish, Poll, Push, Restore, Step
 
 
 def cell_of(bench: Any, key: int) -> int:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
-from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.hmj import adaptive_victim
+from support.arrivals import Finish, Poll, Push, Restore, Step
 
 # -- Adaptive Flushing ----------------------------------------------------------------------
 

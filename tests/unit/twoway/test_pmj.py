@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
-from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.merging import Merge, Merger
 from dovetail.twoway.windows import Task
+from support.arrivals import Finish, Poll, Push, Restore, Step
 
 
 def segments_of(bench: Any) -> list[Any]:

@@ -9,9 +9,9 @@ import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.kernel.shell import quietly
-from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.rpj import AGEING, DISK, FLUSH_SHARE, least_productive
+from support.arrivals import Finish, Poll, Push, Restore, Step
 
 
 def cells_of(bench: Any, keys: Any) -> list[int]:

@@ -11,11 +11,11 @@ from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
-from dovetail.testing.conformance import Relations
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import duckdb_pairs, nested_loop
 from dovetail.twoway import ALGORITHMS, SymmetricHashJoin, TwoWaySpec, choose, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES
+from support.conformance import Relations
+from support.generators import Shape, join_spec, make_relations
+from support.oracle import duckdb_pairs, nested_loop
 
 
 def relations_of(rows: int = 150, payload_bytes: int = 400) -> Relations:

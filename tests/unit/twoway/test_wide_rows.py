@@ -16,12 +16,12 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.matching import Emitter
 from dovetail.kernel.memory import Budget, parse_bytes
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
-from dovetail.testing.arrivals import Poll, Push, Restore
-from dovetail.testing.conformance import assert_exactly_once, run_script
-from dovetail.testing.oracle import nested_loop
-from dovetail.testing.wide import WideRelation
 from dovetail.twoway import TwoWayJoin, TwoWaySpec, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES
+from support.arrivals import Poll, Push, Restore
+from support.conformance import assert_exactly_once, run_script
+from support.oracle import nested_loop
+from support.wide import WideRelation
 
 SPILLING = ["diner", "diner-paper", "xjoin", "hmj", "rpj", "pmj", "dphj"]
 PYTHON_BYTES = 400_000  # of objects, which a budget does not count

@@ -14,12 +14,12 @@ from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
 from dovetail.kernel.shell import quietly
-from dovetail.testing.arrivals import Finish, Poll, Push, Restore, Step
-from dovetail.testing.conformance import Relations, assert_exactly_once, run_script
-from dovetail.testing.generators import Shape, join_spec, make_relations
-from dovetail.testing.oracle import nested_loop
 from dovetail.twoway import TwoWaySpec, XJoin
 from dovetail.twoway.base import MIN_BUDGET_BYTES
+from support.arrivals import Finish, Poll, Push, Restore, Step
+from support.conformance import Relations, assert_exactly_once, run_script
+from support.generators import Shape, join_spec, make_relations
+from support.oracle import nested_loop
 
 SCHEMAS = [pa.schema([("k0", pa.int64()), (name, pa.int64())]) for name in ("left_id", "right_id")]
 SPEC = TwoWaySpec(*SCHEMAS, ("k0",), ("k0",))

@@ -21,7 +21,7 @@ from dovetail.sites.live.host import Host
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.records import HEAD_BYTES, RecordFile, read_whole, scan, write_whole
 from dovetail.sites.live.restoring import journal_of
-from dovetail.testing.malformed import POINTING_ELSEWHERE, strings
+from support.malformed import POINTING_ELSEWHERE, strings
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("k", pa.string())])
 ACCESS = Access("t" * 16)

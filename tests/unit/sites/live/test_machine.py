@@ -31,8 +31,8 @@ from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.machine import Machine, rows_bytes
 from dovetail.sites.messages import column, decode, encode
 from dovetail.sites.planner import joint
-from dovetail.testing.site_hosts import VirtualHosts, restored, snapshot_of
-from dovetail.testing.sites import counted, window_join
+from support.site_hosts import VirtualHosts, restored, snapshot_of
+from support.sites import counted, window_join
 
 INTERVALS = 10
 Streams = dict[str, pa.RecordBatch]

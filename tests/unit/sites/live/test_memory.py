@@ -17,7 +17,7 @@ from dovetail.sites.live.limits import Limits
 from dovetail.sites.live.link import CallSize
 from dovetail.sites.live.machine import Machine
 from dovetail.sites.live.wire import MOST_CALL_BYTES
-from dovetail.testing.site_hosts import snapshot_of
+from support.site_hosts import snapshot_of
 
 TAU = 10
 SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("text", pa.string())])

@@ -13,7 +13,7 @@ from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.driver import Driver
 from dovetail.sites.live.limits import Limits
 from dovetail.sites.messages import PLANNER, Header, decode
-from dovetail.testing.sites import counted, window_join
+from support.sites import counted, window_join
 
 INTERVALS = 12
 LIMITS = {

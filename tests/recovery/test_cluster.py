@@ -163,6 +163,7 @@ def kill_executors(
     return kills
 
 
+@pytest.mark.full
 def test_output_when_executors_are_killed_and_tasks_run_twice_then_equals_the_oracle(
     cluster: Cluster, job: Any, tools: Any
 ) -> None:

@@ -31,11 +31,12 @@ from dovetail.spark import state as state_module
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS
 from dovetail.spark.state import PartitionState, prepare
+from support.depth import full_or, only_full
 from support.processes import finding_support
 
 pytestmark = pytest.mark.recovery
 
-KILLS = 20
+KILLS = full_or(20, 4)
 #: All that spill but XJoin, which most tests here take.
 OTHERS = (
     "diner",
@@ -113,7 +114,9 @@ def oracle(
 @pytest.mark.parametrize(
     ("algorithm", "seed"),
     [
-        *(("xjoin", seed) for seed in range(8)), *(("diner", seed) for seed in range(8, 14)),
+        ("xjoin", 0), ("diner", 8),
+        *only_full(*(("xjoin", seed) for seed in range(1, 8))),
+        *only_full(*(("diner", seed) for seed in range(9, 14))),
         ("shj", 14), ("diner-paper", 15), ("hmj", 16), ("rpj", 17), ("pmj", 18), ("dphj", 19),
         ("diner-within-1", 20), ("diner-within-2", 21), ("pmj-within-1", 22), ("shj-within-1", 23),
         ("miner", 24), ("mjoin", 25),
@@ -394,7 +397,13 @@ def test_attempts_when_two_processes_race_then_both_emit_the_same(
 # -- processes that are killed -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["xjoin", *(n for n in OTHERS if n != "diner-paper")])
+KILLED = ("xjoin", "diner", "miner")
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [*KILLED, *only_full(*(name for name in OTHERS if name not in ("diner-paper", *KILLED)))],
+)
 def test_output_when_workers_are_killed_again_and_again_then_equals_the_oracle(
     protocol: ModuleType, tools: Any, tmp_path: Path, algorithm: str
 ) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.semistream import ALGORITHMS, HOWS, SemiStreamSpec, base, seek
-from dovetail.semistream.cache import Cache
-from dovetail.semistream.ssbj import Ssbj
+from dovetail.semistream.cache.values import Cache
+from dovetail.semistream.scan.ssbj import Ssbj
 from dovetail.twoway import TwoWaySpec
 from support.depth import full_or
 from support.generators import BAND_TYPES, KEY_TYPES, Shape, make_relation

@@ -31,8 +31,9 @@ from dovetail.costs.storage import DISK_7200, OBJECT_STORE, Storage
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Budget
+from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Context
-from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import (
     ALGORITHMS,
     KEYS_SCHEMA,
@@ -41,9 +42,9 @@ from dovetail.semistream import (
     StagedTable,
     TableWriter,
 )
-from dovetail.semistream.meshjoin import MeshJoin
+from dovetail.semistream.scan.meshjoin import MeshJoin
+from dovetail.semistream.scan.ssbj import Ssbj
 from dovetail.semistream.spec import STREAM, TABLE
-from dovetail.semistream.ssbj import Ssbj
 from dovetail_bench.measure import expect_rows
 
 KEY = "k"

@@ -25,13 +25,13 @@ from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.base import WORKING_SHARE
-from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.inl import INDEX_SHARE, leaves_at_once
-from dovetail.semistream.leaves import rows_of_leaf
+from dovetail.semistream.cache.parts import KEY_BYTES
+from dovetail.semistream.inl.leaves import rows_of_leaf
+from dovetail.semistream.inl.operator import INDEX_SHARE, leaves_at_once
+from dovetail.semistream.inl.pool import OBJECT_BYTES
 from dovetail.semistream.overload import Shedding
-from dovetail.semistream.pool import OBJECT_BYTES
-from dovetail.semistream.seek import SeekUncached
-from dovetail.semistream.table import CODE_BYTES, chunk_pages
+from dovetail.semistream.seek.operator import SeekUncached
+from dovetail.semistream.table.reading import CODE_BYTES, chunk_pages
 
 _MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank
 _MOST_ALIKE = 1 << 14  # where all values come as often, there is less to tell apart

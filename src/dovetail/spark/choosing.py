@@ -19,7 +19,7 @@ from dovetail.costs.choice import Recorded
 from dovetail.costs.retune import Tuner
 from dovetail.errors import ArgumentError, MemoryBudgetError, StateCorruptError
 from dovetail.kernel.files import storage_problem
-from dovetail.semistream.meshjoin import AMeshJoin
+from dovetail.semistream.scan.meshjoin import AMeshJoin
 from dovetail.spark.state import IDENTITY, make_directory, read_identity
 from dovetail.specs import EnrichOptions, EnrichSpec
 

@@ -20,8 +20,8 @@ from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import Context, Operator
 from dovetail.semistream import SemiStreamJoin
 from dovetail.semistream.frequencies import Worth, learn_frequencies
-from dovetail.semistream.meshjoin import MeshJoin
 from dovetail.semistream.overload import Load, Rates, Shedding, Waits
+from dovetail.semistream.scan.meshjoin import MeshJoin
 from dovetail.semistream.shedding import SHEDDERS, WEIGHING, Frequencies
 from dovetail.semistream.spec import STREAM
 from dovetail.spark.state import Manifest, Outbox, PartitionState

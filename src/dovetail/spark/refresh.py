@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ArgumentError, StateError, StateMismatchError
-from dovetail.semistream.table import StagedTable
+from dovetail.semistream.table.reading import StagedTable
 from dovetail.spark.layout import arrow_types
 from dovetail.spark.metrics import check_begun
 from dovetail.spark.staging import (

@@ -47,8 +47,8 @@ from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.keytypes import number_type
 from dovetail.semistream.base import check_budget
-from dovetail.semistream.table import StagedTable, chunk_pages, page_bytes_for
-from dovetail.semistream.table_writer import TableWriter
+from dovetail.semistream.table.reading import StagedTable, chunk_pages, page_bytes_for
+from dovetail.semistream.table.writing import TableWriter
 from dovetail.spark.layout import compared_keys, partition_of
 from dovetail.spark.state import PartitionState, make_directory
 from dovetail.spark.tables import OpenTable

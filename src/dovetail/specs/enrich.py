@@ -34,7 +34,7 @@ from dovetail.specs.job import JobSpec, describe
 
 if TYPE_CHECKING:
     from dovetail.semistream import SemiStreamJoin
-    from dovetail.semistream.meshjoin import AMeshJoin
+    from dovetail.semistream.scan.meshjoin import AMeshJoin
 
 _SIDES = ("stream", "table")
 

@@ -71,7 +71,7 @@ def test_phase_when_work_was_deferred_then_is_told_by_what_it_produced(
 
 def test_components_when_memory_is_reserved_for_them_then_have_a_name_in_plain_words() -> None:
     source = Path(dovetail.__file__).parent
-    folders = ("twoway", "multiway", "semistream", "spark")
+    folders = ("kernel", "twoway", "multiway", "semistream", "spark")
     text = "".join(p.read_text() for name in folders for p in (source / name).rglob("*.py"))
     pattern = r'(?:budget, |reserve\(|^COMPONENT = )"([a-z ]+)"'
     found = set(re.findall(pattern, text, re.MULTILINE))

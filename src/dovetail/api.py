@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dovetail.costs.explain import Explanation
     from dovetail.semistream.overload import Shedding
     from dovetail.sites.live.access import Access
-    from dovetail.spark.metrics import Progress
-    from dovetail.spark.refresh import Refreshed
+    from dovetail.spark.jobs.refresh import Refreshed
+    from dovetail.spark.state.metrics import Progress
 
 
 def join(
@@ -68,7 +68,7 @@ def join(
     >>> joined = dovetail.join(orders, payments, on="order_id", memory="64MB", state="ckpt/join")
     >>> joined.writeStream.option("checkpointLocation", "ckpt/query").toTable("paid_orders")
     """
-    from dovetail.spark.plan import plan_join
+    from dovetail.spark.jobs.join import plan_join
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
     return plan_join(left, right, options, name)
@@ -127,7 +127,7 @@ def join_all(
     ...     state="ckpt/paths",
     ... )
     """
-    from dovetail.spark.plan_all import plan_join_all
+    from dovetail.spark.jobs.join_all import plan_join_all
 
     options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
     return plan_join_all(inputs, options, name, history)
@@ -202,7 +202,7 @@ def enrich(
     ...     orders, customers, on="custkey", how="left", memory="64MB", state="ckpt/orders-enrich"
     ... )
     """
-    from dovetail.spark.enrich import plan_enrich
+    from dovetail.spark.jobs.enrich import plan_enrich
 
     options = EnrichOptions(
         on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
@@ -222,7 +222,7 @@ def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) ->
 
     >>> print(dovetail.refresh("ckpt/orders-enrich"))
     """
-    from dovetail.spark.refresh import restage
+    from dovetail.spark.jobs.refresh import restage
     from dovetail.spark.session import active_session
 
     return restage(state, table, active_session())
@@ -261,7 +261,7 @@ def explain(
 
     >>> print(dovetail.explain(orders, payments, on="order_id", memory="64MB", state="ckpt/join"))
     """
-    from dovetail.spark.explain import explain_planned
+    from dovetail.spark.jobs.explain_join import explain_planned
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
     return explain_planned(left, right, options, name, samples, history, sample_rows)
@@ -307,7 +307,7 @@ def explain_enrich(
 
     >>> print(dovetail.explain_enrich(orders, customers, on="custkey", memory="64MB", state="ckpt"))
     """
-    from dovetail.spark.explain_enrich import Outlook, explain_enrich_planned
+    from dovetail.spark.jobs.explain_enrich import Outlook, explain_enrich_planned
 
     options = EnrichOptions(
         on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
@@ -344,7 +344,7 @@ def explain_join_all(
 
     >>> print(dovetail.explain_join_all({"a": a, "b": b, "c": c}, on="id", memory="64MB"))
     """
-    from dovetail.spark.explain_all import explain_join_all_planned
+    from dovetail.spark.jobs.explain_join_all import explain_join_all_planned
 
     options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
     return explain_join_all_planned(inputs, options, name, history, count=count)
@@ -355,7 +355,7 @@ def progress(state: str | Path) -> "Progress":
 
     >>> print(dovetail.progress("ckpt/join"))
     """
-    from dovetail.spark.metrics import progress as read_progress
+    from dovetail.spark.state.metrics import progress as read_progress
 
     return read_progress(state)
 
@@ -403,8 +403,8 @@ def publish(
     ...     checkpoint="ckpt/r1",
     ... )
     """
-    from dovetail.spark.site_publish import PublishOptions
-    from dovetail.spark.site_publish import publish as publish_planned
+    from dovetail.spark.sources.site_publish import PublishOptions
+    from dovetail.spark.sources.site_publish import publish as publish_planned
 
     options = PublishOptions(
         site, query, stream, checkpoint, access, lateness, trigger, name, timeout
@@ -420,6 +420,6 @@ def register(spark: "SparkSession") -> None:
     >>> results = reader.option("address", "grpc+tls://paris.example:7071").load()
     >>> results.select("r1.dest", "r2.size")
     """
-    from dovetail.spark.site_source import register as register_source
+    from dovetail.spark.sources.site_source import register as register_source
 
     register_source(spark)

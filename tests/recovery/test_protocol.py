@@ -25,11 +25,10 @@ import pytest
 import dovetail
 from dovetail.errors import StateError, StateMissingError
 from dovetail.kernel.protocol import SIDE_NAMES
-from dovetail.spark import endings
-from dovetail.spark import refresh as refresh_module
-from dovetail.spark import state as state_module
+from dovetail.spark import endings, faults
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS
+from dovetail.spark.jobs import refresh as refresh_module
 from dovetail.spark.state import PartitionState, prepare
 
 pytestmark = pytest.mark.recovery
@@ -76,8 +75,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]
     """Have a function called with the name of every fault point that is reached."""
 
     def install(hook: Callable[[str], None]) -> None:
-        for module in (state_module, step_module):
-            monkeypatch.setattr(module, "fault_point", hook)
+        monkeypatch.setattr(faults, "fault_point", hook)
 
     tidy = PartitionState.discard
 

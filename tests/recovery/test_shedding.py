@@ -24,9 +24,7 @@ import dovetail
 from dovetail.errors import StateMissingError, StorageError
 from dovetail.semistream.overload import Pace, Rates, Shedding
 from dovetail.semistream.shedding import SHEDDERS
-from dovetail.spark import endings
-from dovetail.spark import shedding as shedding_module
-from dovetail.spark import state as state_module
+from dovetail.spark import endings, faults
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS, SHED_POINTS
 from dovetail.spark.state import PartitionState, prepare
@@ -56,8 +54,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]
     """Have a function called at every fault point; a task that raises `Killed` tidies nothing."""
 
     def install(hook: Callable[[str], None]) -> None:
-        for module in (state_module, step_module, shedding_module):
-            monkeypatch.setattr(module, "fault_point", hook)
+        monkeypatch.setattr(faults, "fault_point", hook)
 
     tidy = PartitionState.discard
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dovetail.errors import StorageError
-from dovetail.spark.clock import ClockReader
 from dovetail.spark.endings import SILENT_STEPS, Silence
 from dovetail.spark.layout import CLOCK, LAST_ROWS
-from dovetail.spark.newest import Newest
+from dovetail.spark.sources.clock import ClockReader
+from dovetail.spark.state.newest import Newest
 from dovetail.spark.step import StreamingTask
 
 

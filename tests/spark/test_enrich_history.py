@@ -16,9 +16,9 @@ from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.ssbj import zipf
 from dovetail.costs.storage import Storage
 from dovetail.errors import ArgumentError
-from dovetail.spark.choosing import read_chosen
-from dovetail.spark.explain import BATCH_ROWS
-from dovetail.spark.streamkeys import StreamKeys
+from dovetail.spark.jobs.choosing import read_chosen
+from dovetail.spark.jobs.explain_join import BATCH_ROWS
+from dovetail.spark.jobs.streamkeys import StreamKeys
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from dovetail import errors
 from dovetail.cli import jobs
 from dovetail.cli.jobfile import JoinAllJob, read_job
 from dovetail.costs.cellloads import cell_loads
-from dovetail.spark.plan_all import cell_counts, resolve_join_all
-from dovetail.spark.shares import sample_hashes
+from dovetail.spark.jobs.join_all import cell_counts, resolve_join_all
+from dovetail.spark.jobs.shares import sample_hashes
 from dovetail.specs import JoinAllOptions
 
 pytestmark = pytest.mark.spark

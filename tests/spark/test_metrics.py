@@ -12,8 +12,8 @@ import dovetail
 from dovetail.errors import StateMissingError
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Counters
-from dovetail.spark.metrics import FILE, add_step, append_record, empty_totals, own_rows
 from dovetail.spark.state import prepare
+from dovetail.spark.state.metrics import FILE, add_step, append_record, empty_totals, own_rows
 
 SEED = 55
 

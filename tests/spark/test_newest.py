@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import StateCorruptError, StateMismatchError, StateMissingError
-from dovetail.spark.clock import ClockReader
-from dovetail.spark.newest import Newest, NewestVersions, check_known
+from dovetail.spark.sources.clock import ClockReader
 from dovetail.spark.state import FORMAT, prepare, read_head
+from dovetail.spark.state.newest import Newest, NewestVersions, check_known
 
 
 def write_version(root: Path, partition: int, version: int, pending: int, parent: int = -1) -> Path:

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 import dovetail
 from dovetail.costs.replay import Setting, foresee
 from dovetail.errors import ArgumentError
-from dovetail.spark.sampling import sample_keys
-from dovetail.spark.sizes import files_in_a_batch
+from dovetail.spark.jobs.sampling import sample_keys
+from dovetail.spark.jobs.sizes import files_in_a_batch
 from dovetail.twoway import TwoWaySpec
 
 pytestmark = pytest.mark.spark

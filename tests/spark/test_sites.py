@@ -35,9 +35,9 @@ from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
 from dovetail.sites.plan import Algorithm
-from dovetail.spark.site_columns import result_rows, result_type, site_rows
-from dovetail.spark.site_source import Settings, Span, StreamReader
-from dovetail.spark.site_staging import Piece, StagedBatches, _promised
+from dovetail.spark.sources.site_columns import result_rows, result_type, site_rows
+from dovetail.spark.sources.site_source import Settings, Span, StreamReader
+from dovetail.spark.sources.site_staging import Piece, StagedBatches, _promised
 from dovetail.testing.waiting import until_true
 
 pytestmark = pytest.mark.spark

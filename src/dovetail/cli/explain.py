@@ -110,7 +110,7 @@ def _join(
 def _join_all(
     console: Console, session: "SparkSession", job: JoinAllJob, sample: int | None
 ) -> "Explanation":
-    from dovetail.spark.explain_all import explain_join_all_planned
+    from dovetail.spark.jobs.explain_join_all import explain_join_all_planned
 
     inputs = jobs.open_all(session, job)
     count = sample != 0 and jobs.are_files(job)
@@ -126,8 +126,8 @@ def _join_all(
 def _enrich(
     session: "SparkSession", job: EnrichJob, sample: int | None, storage: str
 ) -> "Explanation":
-    from dovetail.spark.explain_enrich import Outlook, explain_enrich_planned
-    from dovetail.spark.streamkeys import SAMPLED_ROWS
+    from dovetail.spark.jobs.explain_enrich import Outlook, explain_enrich_planned
+    from dovetail.spark.jobs.streamkeys import SAMPLED_ROWS
 
     stream = jobs.open_stream(session, job)
     files = jobs.stream_as_batch(session, job) if sample or job.history else None

@@ -21,7 +21,7 @@ from dovetail.kernel.protocol import SIDE_NAMES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from dovetail.spark.metrics import Progress
+    from dovetail.spark.state.metrics import Progress
 
 NAME = "run"
 EXAMPLES = """

@@ -31,7 +31,7 @@ from dovetail.cli.watch import look
 from dovetail.kernel.memory import format_bytes
 
 if TYPE_CHECKING:
-    from dovetail.spark.metrics import PartitionProgress, Progress
+    from dovetail.spark.state.metrics import PartitionProgress, Progress
 
 NAME = "top"
 EXAMPLES = """
@@ -124,7 +124,7 @@ def frame(progress: "Progress", height: int, now: float) -> RenderableType:
 
 def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
     """Recent speed. Records are those of `Progress.records`, oldest first."""
-    from dovetail.spark.metrics import own_rows
+    from dovetail.spark.state.metrics import own_rows
 
     if not records:
         return Rate(0.0, 0.0, None, (), ())
@@ -144,7 +144,7 @@ def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
 
 def _by_batch(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int, float]]:
     """Rows in, rows out and seconds of the recent micro-batches; partitions run side by side."""
-    from dovetail.spark.metrics import own_rows
+    from dovetail.spark.state.metrics import own_rows
 
     grouped: dict[int, list[Mapping[str, Any]]] = {}
     for record in records:

@@ -21,7 +21,7 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 
 if TYPE_CHECKING:
-    from dovetail.spark.metrics import Cost, PartitionProgress, Progress
+    from dovetail.spark.state.metrics import Cost, PartitionProgress, Progress
 
 PLAIN_WIDTH = 100  #: of output that does not go to a terminal
 DEFERRED_PHASES = ("reactive", "cleanup")  #: of a join, in the order they run

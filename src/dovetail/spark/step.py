@@ -39,13 +39,13 @@ from dovetail.errors import DovetailError, StateMismatchError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
 from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot, Status
+from dovetail.spark import faults
 from dovetail.spark.endings import MAX_SLICE_MS, Handing, Silence
-from dovetail.spark.faults import fault_point
+from dovetail.spark.jobs.overload import Watch, watch_over
+from dovetail.spark.jobs.shedding import publish
 from dovetail.spark.layout import UnionLayout, are_last_rows, partition_in
-from dovetail.spark.metrics import add_step, append_record, empty_totals
-from dovetail.spark.overload import Watch, watch_over
-from dovetail.spark.shedding import publish
 from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
+from dovetail.spark.state.metrics import add_step, append_record, empty_totals
 from dovetail.spark.worker_errors import with_plain_errors
 from dovetail.specs import JobSpec
 
@@ -156,14 +156,14 @@ class StreamingTask:
         ):
             yield out
             if number == 0:
-                fault_point("mid-emit")
+                faults.fault_point("mid-emit")
         if self._worked is not None:
             nbytes = sum(length for _, length, _ in winner.header["outbox"]["batches"])
             _handing.note(nbytes, time.monotonic() - self._worked)
-        fault_point("after-emit")
+        faults.fault_point("after-emit")
 
     def _compute(self, batches: Batches) -> Manifest:
-        fault_point("before-load")
+        faults.fault_point("before-load")
         parent = self.state.parent_of(self.batch_id)
         if parent is not None:
             self._check_plan(parent)
@@ -200,7 +200,7 @@ class StreamingTask:
         operator, was_cached = self._load(parent, attempt)
         outbox = Outbox(self.state.directory, attempt, self.output_schema)
         try:
-            fault_point("after-load")
+            faults.fault_point("after-load")
             if self.spec.outdated(operator):
                 operator = self._renewed(operator, attempt, outbox)
                 watch.drained(self.now())
@@ -210,17 +210,17 @@ class StreamingTask:
             for side in silence.fallen_silent(sum(totals["rows_in"])):
                 operator.finish(side)
             rows = self._push(operator, batches, outbox)
-            fault_point("after-push")
+            faults.fault_point("after-push")
             silence = silence.then(rows)
             self._defer(operator, silence, outbox)
             self._worked = time.monotonic()
-            fault_point("after-poll")
+            faults.fault_point("after-poll")
             snapshot, files = _durable_snapshot(operator)
-            fault_point("after-snapshot")
+            faults.fault_point("after-snapshot")
             sealed = outbox.seal()
             seconds = time.perf_counter() - started
             watched = watch.seal(operator, seconds, self.now())
-            fault_point("after-outbox")
+            faults.fault_point("after-outbox")
         finally:
             outbox.close()
             watch.close()

@@ -16,9 +16,9 @@ from dovetail.costs.predictions import Machine, Prediction
 from dovetail.costs.storage import DISK_7200
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot
-from dovetail.spark.choosing import CHOSEN
-from dovetail.spark.metrics import append_record, empty_totals
+from dovetail.spark.jobs.choosing import CHOSEN
 from dovetail.spark.state import FORMAT, IDENTITY, PartitionState, prepare
+from dovetail.spark.state.metrics import append_record, empty_totals
 
 KB = 1024
 SHARE = 500 * KB

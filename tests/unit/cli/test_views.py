@@ -25,7 +25,7 @@ from dovetail.cli.views import (
     sparkline,
     summary,
 )
-from dovetail.spark.metrics import PartitionProgress, empty_totals, progress
+from dovetail.spark.state.metrics import PartitionProgress, empty_totals, progress
 
 MakeState = Callable[..., Path]
 

@@ -21,8 +21,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from dovetail.spark.newest import Newest, NewestVersions, check_known, check_unused, check_woken
 from dovetail.spark.state import prepare
+from dovetail.spark.state.newest import (
+    Newest,
+    NewestVersions,
+    check_known,
+    check_unused,
+    check_woken,
+)
 from dovetail.spark.worker_errors import plain_errors
 
 NAME = "dovetail-clock"

@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail.errors import ArgumentError
-from dovetail.spark import iceberg
-from dovetail.spark.delta import DeltaSnapshot
-from dovetail.spark.lakehouse import Snapshot, snapshot_frame, spark_schema
 from dovetail.spark.layout import quoted
+from dovetail.spark.sources import iceberg
+from dovetail.spark.sources.delta import DeltaSnapshot
+from dovetail.spark.sources.lakehouse import Snapshot, snapshot_frame, spark_schema
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _FILE = re.compile(r"file:(//[^/]*)?(?=/)")

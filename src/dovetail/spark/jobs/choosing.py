@@ -26,8 +26,8 @@ from dovetail.specs import EnrichOptions, EnrichSpec
 if TYPE_CHECKING:  # who only reads a choice need not wait for Spark to load
     from pyspark.sql import DataFrame
 
-    from dovetail.spark.streamkeys import StreamKeys
-    from dovetail.spark.tables import OpenTable
+    from dovetail.spark.jobs.streamkeys import StreamKeys
+    from dovetail.spark.sources.tables import OpenTable
 
 CHOSEN = "chosen.json"
 _AUTO = "auto"
@@ -44,7 +44,7 @@ def with_algorithm(
 
     keys: whose skew is looked at, unless the algorithm is kept.
     """
-    from dovetail.spark.explain import planned_enrich  # which asks for the spec in turn
+    from dovetail.spark.jobs.explain_join import planned_enrich  # which asks for the spec in turn
 
     kept = None
     if stream.isStreaming and _claimed(spec):

@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dovetail.errors import TableUnreadableError
-from dovetail.spark.lakehouse import Batches, Piece, Reader, Snapshot, missing_package, reading
+from dovetail.spark.sources.lakehouse import (
+    Batches,
+    Piece,
+    Reader,
+    Snapshot,
+    missing_package,
+    reading,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

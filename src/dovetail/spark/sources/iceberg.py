@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dovetail.errors import ArgumentError, TableUnreadableError
-from dovetail.spark.lakehouse import (
+from dovetail.spark.sources.lakehouse import (
     Batches,
     Piece,
     Reader,

@@ -15,9 +15,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import ArgumentError, StateError, StateMismatchError
 from dovetail.semistream.table import StagedTable
-from dovetail.spark.layout import arrow_types
-from dovetail.spark.metrics import check_begun
-from dovetail.spark.staging import (
+from dovetail.spark.jobs.staging import (
     Shape,
     alone,
     check_staged,
@@ -26,8 +24,10 @@ from dovetail.spark.staging import (
     stage,
     staged_facts,
 )
+from dovetail.spark.layout import arrow_types
+from dovetail.spark.sources.tables import OpenTable, Table, open_table
 from dovetail.spark.state import read_identity
-from dovetail.spark.tables import OpenTable, Table, open_table
+from dovetail.spark.state.metrics import check_begun
 from dovetail.specs import CURRENT, TABLES, staged_version, state_path
 
 

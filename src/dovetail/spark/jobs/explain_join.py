@@ -27,15 +27,15 @@ from dovetail.errors import ArgumentError, StateError, StorageError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
 from dovetail.semistream import StagedTable
 from dovetail.spark.endings import MAX_SLICE_MS
+from dovetail.spark.jobs.join import resolve_join, without_deferring
+from dovetail.spark.jobs.sampling import sample_keys
+from dovetail.spark.jobs.sizes import files_in_a_batch, rows_by_statistics, rows_of_files
+from dovetail.spark.jobs.staging import shape_of
+from dovetail.spark.jobs.streamkeys import StreamKeys
 from dovetail.spark.layout import arrow_schema
-from dovetail.spark.metrics import progress
-from dovetail.spark.plan import resolve_join, without_deferring
-from dovetail.spark.sampling import sample_keys
-from dovetail.spark.sizes import files_in_a_batch, rows_by_statistics, rows_of_files
-from dovetail.spark.staging import shape_of
+from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import IDENTITY
-from dovetail.spark.streamkeys import StreamKeys
-from dovetail.spark.tables import OpenTable
+from dovetail.spark.state.metrics import progress
 from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import (
     TABLES,

@@ -49,7 +49,7 @@ from dovetail.sites.live.records import (
 )
 from dovetail.sites.query import Stream, times_of
 from dovetail.spark.layout import quoted
-from dovetail.spark.site_columns import site_rows
+from dovetail.spark.sources.site_columns import site_rows
 
 _PIECE = "file string, at long, nbytes long, oldest long, newest long"
 _PIECES_OF_A_PUT = 16

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from dovetail.errors import ArgumentError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
-from dovetail.spark.faults import fault_point
+from dovetail.spark import faults
 from dovetail.spark.state import Manifest, PartitionState, replay
 
 _PUBLISHED = ".published"
@@ -77,7 +77,7 @@ def publish(
             f"{target}. Restore it from a backup, or start over with a new state directory and a "
             "new checkpoint."
         )
-    fault_point("after-publish")
+    faults.fault_point("after-publish")
 
 
 def _write_once(target: Path, groups: Iterator[pa.Table], schema: pa.Schema) -> None:
@@ -89,7 +89,7 @@ def _write_once(target: Path, groups: Iterator[pa.Table], schema: pa.Schema) -> 
             for group in groups:
                 writer.write_table(group)
         _sync(hidden)
-        fault_point("mid-publish")
+        faults.fault_point("mid-publish")
         os.link(hidden, target)
     except FileExistsError:
         pass

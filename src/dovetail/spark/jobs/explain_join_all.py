@@ -20,13 +20,13 @@ from dovetail.costs.explain_all import PlannedJoinAll, explain_join_all
 from dovetail.costs.keysample import BUCKETS
 from dovetail.kernel.protocol import LEFT
 from dovetail.multiway import Edge
-from dovetail.spark.bands import band_partitions
-from dovetail.spark.explain import BATCH_ROWS, WIDTH_ROWS, resolve_for_words
+from dovetail.spark.jobs.bands import band_partitions
+from dovetail.spark.jobs.explain_join import BATCH_ROWS, WIDTH_ROWS, resolve_for_words
+from dovetail.spark.jobs.join import with_keys, without_deferring
+from dovetail.spark.jobs.join_all import cell_counts, known_shares, resolve_join_all
+from dovetail.spark.jobs.sampling import MATCHING_IN_CELL
+from dovetail.spark.jobs.shares import Inputs, checked_history
 from dovetail.spark.layout import compared_keys, partition_of, quoted
-from dovetail.spark.plan import with_keys, without_deferring
-from dovetail.spark.plan_all import cell_counts, known_shares, resolve_join_all
-from dovetail.spark.sampling import MATCHING_IN_CELL
-from dovetail.spark.shares import Inputs, checked_history
 from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import JoinAllOptions, JoinAllSpec
 

@@ -20,6 +20,18 @@ from pyspark.sql.types import DataType, IntegerType, StructType
 
 from dovetail.costs.explain import row_width
 from dovetail.errors import ArgumentError
+from dovetail.spark.jobs.join import (
+    check_collations,
+    check_is_frame,
+    check_state,
+    check_widening,
+    clock_of,
+    default_state,
+    with_keys,
+    without_deferring,
+)
+from dovetail.spark.jobs.shares import Inputs, checked_history, dimension_hashes, sample_hashes
+from dovetail.spark.jobs.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
@@ -31,19 +43,7 @@ from dovetail.spark.layout import (
     union_layout,
     woken_partition,
 )
-from dovetail.spark.plan import (
-    check_collations,
-    check_is_frame,
-    check_state,
-    check_widening,
-    clock_of,
-    default_state,
-    with_keys,
-    without_deferring,
-)
 from dovetail.spark.session import check_session
-from dovetail.spark.shares import Inputs, checked_history, dimension_hashes, sample_hashes
-from dovetail.spark.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.state import IDENTITY, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.spark.watermarks import warn_of_watermarks

@@ -31,7 +31,7 @@ from dovetail.costs.keysample import (
 )
 from dovetail.kernel.keytypes import widened
 from dovetail.kernel.protocol import SIDES
-from dovetail.spark.bands import band_partitions
+from dovetail.spark.jobs.bands import band_partitions
 from dovetail.spark.layout import compared_keys, partition_of, quoted
 from dovetail.twoway import TwoWaySpec
 

@@ -12,11 +12,11 @@ from dovetail.costs.latency import pages_within
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import profile
 from dovetail.errors import ArgumentError
-from dovetail.spark.enrich import WITHOUT_DEFERRING, resolve_enrich
-from dovetail.spark.explain import planned_enrich, resolve_for_words
-from dovetail.spark.plan import check_is_frame
-from dovetail.spark.streamkeys import StreamKeys
-from dovetail.spark.tables import Table, open_table
+from dovetail.spark.jobs.enrich import WITHOUT_DEFERRING, resolve_enrich
+from dovetail.spark.jobs.explain_join import planned_enrich, resolve_for_words
+from dovetail.spark.jobs.join import check_is_frame
+from dovetail.spark.jobs.streamkeys import StreamKeys
+from dovetail.spark.sources.tables import Table, open_table
 from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import EnrichOptions
 

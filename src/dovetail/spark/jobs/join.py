@@ -23,9 +23,8 @@ from pyspark.sql.types import DataType, StringType, StructType
 from dovetail.errors import ArgumentError, KeyTypeError, StateMismatchError
 from dovetail.kernel.keytypes import name_of
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES
-from dovetail.spark.bands import band_partitions
-from dovetail.spark.clock import NAME, Clock
 from dovetail.spark.foreach import read_batches_whole, states_in
+from dovetail.spark.jobs.bands import band_partitions
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
@@ -39,7 +38,8 @@ from dovetail.spark.layout import (
     woken_partition,
 )
 from dovetail.spark.session import check_session
-from dovetail.spark.sources import register_once
+from dovetail.spark.sources.clock import NAME, Clock
+from dovetail.spark.sources.register import register_once
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.spark.step import batch_step, streaming_step
 from dovetail.spark.watermarks import warn_of_watermarks

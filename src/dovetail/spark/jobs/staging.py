@@ -50,8 +50,8 @@ from dovetail.semistream.base import check_budget
 from dovetail.semistream.table import StagedTable, chunk_pages, page_bytes_for
 from dovetail.semistream.table_writer import TableWriter
 from dovetail.spark.layout import compared_keys, partition_of
+from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import PartitionState, make_directory
-from dovetail.spark.tables import OpenTable
 from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version
 
 STAGED = "staged.json"

@@ -21,9 +21,9 @@ from dovetail.sites.live.client import Description, SiteClient
 from dovetail.sites.query import Stream
 from dovetail.spark.layout import quoted
 from dovetail.spark.session import check_session
-from dovetail.spark.site_columns import check_columns
-from dovetail.spark.site_source import register
-from dovetail.spark.site_staging import StagedBatches
+from dovetail.spark.sources.site_columns import check_columns
+from dovetail.spark.sources.site_source import register
+from dovetail.spark.sources.site_staging import StagedBatches
 from dovetail.specs import state_path
 
 _log = logging.getLogger(__name__)

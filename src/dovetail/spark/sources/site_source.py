@@ -32,8 +32,8 @@ from dovetail.errors import ArgumentError, SiteAccessError, SiteRefusedError, Si
 from dovetail.sites.live.access import Access
 from dovetail.sites.live.client import SiteClient
 from dovetail.spark.session import choose_worker_python
-from dovetail.spark.site_columns import result_rows, result_type
-from dovetail.spark.sources import register_once
+from dovetail.spark.sources.register import register_once
+from dovetail.spark.sources.site_columns import result_rows, result_type
 from dovetail.spark.worker_errors import plain_errors, with_plain_errors
 
 NAME = "dovetail_site"

@@ -17,7 +17,7 @@ from dovetail.costs.choice import Recorded
 from dovetail.errors import StateMissingError
 from dovetail.kernel.memory import Budget, format_bytes
 from dovetail.kernel.protocol import Counters
-from dovetail.spark.choosing import read_chosen
+from dovetail.spark.jobs.choosing import read_chosen
 from dovetail.spark.state import IDENTITY, PartitionState, read_identity
 from dovetail.specs import CURRENT, TABLES, state_path
 

@@ -25,7 +25,19 @@ from pyspark.sql.types import StructType
 from dovetail.costs.latency import pages_within
 from dovetail.errors import ArgumentError
 from dovetail.semistream.overload import Pace
-from dovetail.spark.choosing import record, with_algorithm
+from dovetail.spark.jobs.choosing import record, with_algorithm
+from dovetail.spark.jobs.join import (
+    check_collations,
+    check_is_frame,
+    check_state,
+    check_widening,
+    clock_of,
+    default_state,
+)
+from dovetail.spark.jobs.refresh import restage
+from dovetail.spark.jobs.shedding import check_target
+from dovetail.spark.jobs.staging import check_staged_budget, ensure_staged
+from dovetail.spark.jobs.streamkeys import SAMPLED_ROWS, StreamKeys
 from dovetail.spark.layout import (
     TAG,
     UnionLayout,
@@ -38,21 +50,9 @@ from dovetail.spark.layout import (
     union_layout,
     woken_partition,
 )
-from dovetail.spark.plan import (
-    check_collations,
-    check_is_frame,
-    check_state,
-    check_widening,
-    clock_of,
-    default_state,
-)
-from dovetail.spark.refresh import restage
 from dovetail.spark.session import check_session
-from dovetail.spark.shedding import check_target
-from dovetail.spark.staging import check_staged_budget, ensure_staged
+from dovetail.spark.sources.tables import OpenTable, Table, open_table
 from dovetail.spark.step import batch_step, streaming_step
-from dovetail.spark.streamkeys import SAMPLED_ROWS, StreamKeys
-from dovetail.spark.tables import OpenTable, Table, open_table
 from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import EnrichOptions, EnrichSpec, enrich_spec
 
@@ -149,7 +149,9 @@ def _planned_pace(
     stream: DataFrame, table: OpenTable, spec: EnrichSpec, options: EnrichOptions
 ) -> Pace:
     """How much a step scans, until it is known how often steps come. Measures the machine."""
-    from dovetail.spark.explain import planned_enrich  # which asks this module for the spec
+    from dovetail.spark.jobs.explain_join import (
+        planned_enrich,  # which asks this module for the spec
+    )
 
     assert spec.pace is not None
     plan = planned_enrich(stream, table, spec, options)

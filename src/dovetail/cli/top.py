@@ -124,7 +124,7 @@ def frame(progress: "Progress", height: int, now: float) -> RenderableType:
 
 def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
     """Recent speed. Records are those of `Progress.records`, oldest first."""
-    from dovetail.spark.state.metrics import own_rows
+    from dovetail.spark.state.totals import own_rows
 
     if not records:
         return Rate(0.0, 0.0, None, (), ())
@@ -144,7 +144,7 @@ def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
 
 def _by_batch(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int, float]]:
     """Rows in, rows out and seconds of the recent micro-batches; partitions run side by side."""
-    from dovetail.spark.state.metrics import own_rows
+    from dovetail.spark.state.totals import own_rows
 
     grouped: dict[int, list[Mapping[str, Any]]] = {}
     for record in records:
@@ -226,8 +226,8 @@ def _add_partition(
         f"{part.pending_rows:,}",
         _memory(record),
         rows_in(identity, part.rows_in),
-        f"{sum(part.totals['rows_out'].values()):,}",
-        format_bytes(int(part.totals["flushed_bytes"])),
+        f"{sum(part.totals.rows_out.values()):,}",
+        format_bytes(part.totals.flushed_bytes),
     )
 
 

@@ -244,7 +244,7 @@ def summary(
     table.add_section()
     _add_memory(table, progress)
     table.add_section()
-    rows = sum(int(part.totals["flushed_rows"]) for part in progress.partitions)
+    rows = sum(part.totals.flushed_rows for part in progress.partitions)
     spilled = f"{rows:,} rows" if rows else "everything stayed in memory"
     table.add_row("spilled to disk", format_bytes(progress.spilled_bytes), spilled)
     _add_time(table, progress, seconds, before)
@@ -275,7 +275,7 @@ def enrich_summary(
     at_once = f"{percent(arriving, total)}: cached, or to make room"
     table.add_row("results while rows came in", f"{arriving:,}", at_once)
     table.add_row("results after that", f"{total - arriving:,}", percent(total - arriving, total))
-    read = sum(int(part.totals["bytes_read"]) for part in progress.partitions)
+    read = sum(part.totals.bytes_read for part in progress.partitions)
     table.add_row("read of the staged table", format_bytes(read), "besides the rows that matched")
     _add_costs(table, progress)
     table.add_section()

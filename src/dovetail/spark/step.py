@@ -35,6 +35,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from dovetail.costs.retune import Tuned
 from dovetail.errors import DovetailError, StateMismatchError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, use_frugal_allocator
@@ -44,8 +45,8 @@ from dovetail.spark.endings import MAX_SLICE_MS, Handing, Silence
 from dovetail.spark.jobs.overload import Watch, watch_over
 from dovetail.spark.jobs.shedding import publish
 from dovetail.spark.layout import UnionLayout, are_last_rows, partition_in
-from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
-from dovetail.spark.state.metrics import add_step, append_record, empty_totals
+from dovetail.spark.state import Manifest, Outbox, PartitionState, Totals, claim, replay
+from dovetail.spark.state.metrics import append_record
 from dovetail.spark.worker_errors import with_plain_errors
 from dovetail.specs import JobSpec
 
@@ -147,19 +148,18 @@ class StreamingTask:
         if winner is None:
             winner = self._compute(batches)
         self._check_plan(winner)
-        own = winner.token == self._attempted
+        own = winner.attempt == self._attempted
         for _ in batches:  # Spark wants its input read to the end
             pass
         self._publish(winner, ended=False)
         for number, out in enumerate(
-            replay(self.state.directory, winner.header["outbox"], self.output_schema, own=own)
+            replay(self.state.directory, winner.outbox, self.output_schema, own=own)
         ):
             yield out
             if number == 0:
                 faults.fault_point("mid-emit")
         if self._worked is not None:
-            nbytes = sum(length for _, length, _ in winner.header["outbox"]["batches"])
-            _handing.note(nbytes, time.monotonic() - self._worked)
+            _handing.note(winner.outbox.nbytes, time.monotonic() - self._worked)
         faults.fault_point("after-emit")
 
     def _compute(self, batches: Batches) -> Manifest:
@@ -179,7 +179,7 @@ class StreamingTask:
 
     def _check_plan(self, version: Manifest) -> None:
         """Refuse what another join of the same query made: one would emit the other's results."""
-        run, plan = version.header.get("made_by", (None, ""))
+        run, plan = version.made_by
         if run is not None and run == self.made_by[0] and plan != self.made_by[1]:
             raise StateMismatchError(
                 f"two joins of this query share the state directory {self.state.root}. Give each a "
@@ -195,7 +195,7 @@ class StreamingTask:
     def _attempt(self, batches: Batches, parent: Manifest | None, attempt: str) -> Manifest:
         started = time.perf_counter()
         self._began, self._join_seconds = self.now(), 0.0
-        self._tuned = parent.header.get("tuned") if parent else None
+        self._tuned = parent.tuned.facts() if parent and parent.tuned else None
         self._watch = watch = watch_over(self.spec, self.state, parent, attempt, self._began)
         operator, was_cached = self._load(parent, attempt)
         outbox = Outbox(self.state.directory, attempt, self.output_schema)
@@ -205,9 +205,9 @@ class StreamingTask:
                 operator = self._renewed(operator, attempt, outbox)
                 watch.drained(self.now())
             watch.begin(operator)
-            totals = parent.totals if parent else empty_totals()
-            silence = Silence.after(parent.header if parent else None, len(self.spec.inputs))
-            for side in silence.fallen_silent(sum(totals["rows_in"])):
+            totals = parent.totals if parent else Totals()
+            silence = (parent.silence if parent else Silence()).among(len(self.spec.inputs))
+            for side in silence.fallen_silent(sum(totals.rows_in)):
                 operator.finish(side)
             rows = self._push(operator, batches, outbox)
             faults.fault_point("after-push")
@@ -226,25 +226,34 @@ class StreamingTask:
             watch.close()
             operator.ctx.store.close()  # a worker lives long, and open files keep their space
         context, pending = operator.ctx, operator.pending()
-        totals = add_step(
-            totals, context.counters, context.budget, seconds, self._join_seconds, self._copies
-        )
-        header = {
-            "parent": parent.version if parent else -1,
-            "files": files,
-            "outbox": sealed,
-            "pending": pending,
-            "phase": "arriving" if any(rows) else "deferred" if pending else "idle",
-            **silence.facts(),
-            "totals": watch.totals(totals),
-            "tuned": self._tuned,
-            "budget_bytes": self.spec.memory_bytes,
-            "made_by": self.made_by,
+        manifest = Manifest(
+            version=self.batch_id,
+            partition=self.state.partition,
+            query=self.query_id,
+            attempt=attempt,
+            parent=parent.version if parent else -1,
+            snapshot=snapshot,
+            files=tuple(files),
+            outbox=sealed,
+            pending=pending,
+            phase="arriving" if any(rows) else "deferred" if pending else "idle",
+            silence=silence,
+            totals=totals.after(
+                context.counters,
+                context.budget,
+                seconds,
+                self._join_seconds,
+                self._copies,
+                watch.wait or 0.0,
+            ),
+            tuned=Tuned.of(self._tuned),
+            budget_bytes=self.spec.memory_bytes,
+            made_by=self.made_by,
             **watched,
-        }
-        winner = self.state.commit(self.batch_id, attempt, header, snapshot)
-        if winner.token == attempt:
-            self._record(operator, header, seconds, was_cached)
+        )
+        winner = self.state.commit(manifest)
+        if winner.attempt == attempt:
+            self._record(operator, manifest, seconds, was_cached)
             # an operator that has outlived most of its files is better read anew
             if self.keep_operator and len(context.store.files) <= 4 * len(files) + 64:
                 _keep(Cached(self.state.directory, attempt, operator, self.spec))
@@ -256,7 +265,7 @@ class StreamingTask:
         if (
             cached is not None
             and parent is not None
-            and (cached.directory, cached.token) == (self.state.directory, parent.token)
+            and (cached.directory, cached.token) == (self.state.directory, parent.attempt)
             and cached.operator.ctx.budget.total_bytes == self.spec.partition_bytes
         ):
             operator = self._held = cached.operator
@@ -337,7 +346,7 @@ class StreamingTask:
             yield out
 
     def _record(
-        self, operator: Operator, header: dict[str, Any], seconds: float, was_cached: bool
+        self, operator: Operator, manifest: Manifest, seconds: float, was_cached: bool
     ) -> None:
         counters, budget = operator.ctx.counters, operator.ctx.budget
         append_record(
@@ -345,7 +354,7 @@ class StreamingTask:
             {
                 "batch": self.batch_id,
                 "partition": self.state.partition,
-                "phase": header["phase"],
+                "phase": manifest.phase,
                 "rows_in": counters.rows_in,
                 "copies": self._copies,
                 "rows_out": counters.rows_out,
@@ -355,7 +364,7 @@ class StreamingTask:
                 "budget": budget.total_bytes,
                 "flushed_bytes": counters.flushed_bytes,
                 "bytes_read": counters.bytes_read,
-                "pending": header["pending"],
+                "pending": manifest.pending,
                 "resident_bytes": _resident_bytes(),
                 "seconds": round(seconds, 4),
                 "join_seconds": round(self._join_seconds, 6),
@@ -370,9 +379,9 @@ class StreamingTask:
 def _operator(
     spec: JobSpec, partition: int, directory: Path, stem: str, parent: Manifest | None
 ) -> Operator:
-    if parent is not None and spec.expendable(parent.snapshot, parent.header["pending"]):
+    if parent is not None and spec.expendable(parent.snapshot, parent.pending):
         parent = None
-    files = tuple(parent.header["files"]) if parent else ()
+    files = parent.files if parent else ()
     store = BlockStore(directory, spec.kept, stem, files)
     context = Context(_budget(spec), store)
     try:

@@ -24,7 +24,7 @@ from dovetail.semistream.meshjoin import MeshJoin
 from dovetail.semistream.overload import Load, Rates, Shedding, Waits
 from dovetail.semistream.shedding import SHEDDERS, WEIGHING, Frequencies
 from dovetail.semistream.spec import STREAM
-from dovetail.spark.state import Manifest, Outbox, PartitionState
+from dovetail.spark.state import Manifest, Outbox, PartitionState, SealedShed
 from dovetail.specs import EnrichSpec, JobSpec
 
 _WORDS_BYTES = 64  # of a row that is decided on: its code, its worth, its place, and their order
@@ -34,6 +34,8 @@ Emit = Callable[[pa.RecordBatch], None]
 
 class Watch:
     """Watches over a step that cannot be outrun: takes every row, and has nothing to say."""
+
+    wait: float | None = None  #: the longest that ended in this step
 
     def begin(self, operator: Operator) -> None:
         """Before rows are pushed."""
@@ -63,10 +65,6 @@ class Watch:
     def close(self) -> None:
         """Close what is open, also after a failure."""
 
-    def totals(self, totals: dict[str, Any]) -> dict[str, Any]:
-        """The totals after a step, with the longest wait so far."""
-        return totals
-
     def record(self, context: Context, now: float) -> dict[str, Any]:
         """What the record of the step says of it."""
         return {}
@@ -88,13 +86,11 @@ class Overload(Watch):
         self, spec: EnrichSpec, state: PartitionState, parent: Manifest | None, attempt: str,
         started: float,
     ) -> None:  # fmt: skip
-        header = parent.header if parent else {}
         self.spec = spec
         self.started = started
-        self.load = Load.of(header.get("load"))
-        self.waits = Waits.of(header.get("waits"))
-        self.wait: float | None = None  #: the longest that ended in this step
-        self._pending = int(header.get("pending", 0))
+        self.load = (parent and parent.load) or Load()
+        self.waits = (parent and parent.waits) or Waits()
+        self._pending = parent.pending if parent else 0
         self._version = parent.version if parent else -1
         self._partition = state.partition
         self._box: Outbox | None = None
@@ -210,20 +206,17 @@ class Overload(Watch):
             max(0.0, busy - self._learning),
             rows_waited=self._pending > 0,
         )
-        return {"load": self.load.facts(), "waits": self.waits.facts(), "shed": self._sealed()}
+        return {"load": self.load, "waits": self.waits, "shed": self._sealed()}
 
-    def _sealed(self) -> dict[str, Any] | None:
+    def _sealed(self) -> SealedShed | None:
         shedding = self.spec.shedding
         if self._box is None or shedding is None or not self._box.rows:
             return None
-        return {**self._box.seal(), "to": str(shedding.to)}
+        return SealedShed(**vars(self._box.seal()), to=str(shedding.to))
 
     def close(self) -> None:
         if self._box is not None:
             self._box.close()
-
-    def totals(self, totals: dict[str, Any]) -> dict[str, Any]:
-        return {**totals, "longest_wait": max(totals["longest_wait"], self.wait or 0.0)}
 
     def record(self, context: Context, now: float) -> dict[str, Any]:
         rates = self.rates

@@ -54,13 +54,13 @@ def publish(
     `ended`: a later step has begun, so the outbox may be gone because it was published long ago.
     `group_bytes`: the memory to be used for it.
     """
-    shed = manifest.header.get("shed")
-    if not shed:
+    shed = manifest.shed
+    if shed is None:
         return
-    box = state.directory / shed["name"]
+    box = state.directory / shed.name
     published = box.with_suffix(_PUBLISHED)
     name = f"shed-{query}-b{manifest.version:012d}-p{state.partition:05d}.parquet"
-    target = Path(shed["to"]) / name
+    target = Path(shed.to) / name
     try:
         if box.exists() and not target.exists():
             rows = _grouped(replay(state.directory, shed, schema), group_bytes)
@@ -73,7 +73,7 @@ def publish(
         raise storage_problem(error, target, "write rows that were left out to") from error
     if not ended and not published.exists():
         raise StateMissingError(
-            f"{box} is gone, and with it {shed['rows']} rows that were left out and are to go to "
+            f"{box} is gone, and with it {shed.rows} rows that were left out and are to go to "
             f"{target}. Restore it from a backup, or start over with a new state directory and a "
             "new checkpoint."
         )

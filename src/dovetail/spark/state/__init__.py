@@ -1,7 +1,8 @@
 """What a streaming join keeps on disk: `versions` says how that makes it exactly once.
 
-`identity` whose state it is · `manifest` one version · `outbox` its results · `newest` the versions
-as the driver sees them · `metrics` records of what happened · `durable` writing that lasts.
+`identity` whose state it is · `manifest` one version · `totals` sums over all steps · `outbox` the
+results of a step · `newest` the versions as the driver sees them · `metrics` records of what
+happened · `durable` writing that lasts.
 """
 
 from dovetail.spark.state.durable import make_directory
@@ -10,10 +11,11 @@ from dovetail.spark.state.manifest import (
     FORMAT,
     RESTORE_BOTH,
     Manifest,
-    damaged_manifest,
-    read_head,
+    Sealed,
+    SealedShed,
 )
 from dovetail.spark.state.outbox import Outbox, replay
+from dovetail.spark.state.totals import Totals
 from dovetail.spark.state.versions import PartitionState, prepare
 
 __all__ = [
@@ -23,12 +25,13 @@ __all__ = [
     "Manifest",
     "Outbox",
     "PartitionState",
+    "Sealed",
+    "SealedShed",
+    "Totals",
     "claim",
     "compare_identity",
-    "damaged_manifest",
     "make_directory",
     "prepare",
-    "read_head",
     "read_identity",
     "replay",
 ]

@@ -5,90 +5,24 @@ these lines: they are part of each manifest, and so as exact as the results are.
 """
 
 import contextlib
-import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dovetail.costs.choice import Recorded
 from dovetail.errors import StateMissingError
-from dovetail.kernel.memory import Budget, format_bytes
-from dovetail.kernel.protocol import Counters
+from dovetail.kernel.memory import format_bytes
 from dovetail.spark.jobs.choosing import read_chosen
-from dovetail.spark.state import IDENTITY, PartitionState, read_identity
+from dovetail.spark.state.identity import IDENTITY, read_identity
+from dovetail.spark.state.totals import Totals, added
+from dovetail.spark.state.versions import PartitionState
 from dovetail.specs import CURRENT, TABLES, state_path
 
 FILE = "metrics.jsonl"
 _MAX_BYTES = 1 << 20
-
-
-def empty_totals() -> dict[str, Any]:
-    return {
-        "rows_in": [0, 0],  # copies among them
-        "copies": [0, 0],
-        "rows_shed": 0,
-        "longest_wait": 0.0,
-        "rows_out": {},
-        "rows_cached": 0,
-        "rows_unmatched_key": 0,
-        "flushed_rows": 0,
-        "flushed_bytes": 0,
-        "bytes_read": 0,
-        "steps": 0,
-        "seconds": 0.0,
-        "join_seconds": 0.0,
-        "memory_peak": {},
-    }
-
-
-def add_step(
-    totals: dict[str, Any],
-    counters: Counters,
-    budget: Budget,
-    seconds: float,
-    join_seconds: float = 0.0,
-    copies: Sequence[int] = (),
-) -> dict[str, Any]:
-    """The totals after a step; the ones before are left as they were.
-
-    Of its seconds, `join_seconds` were spent in the operator. `copies` of the rows of each input
-    that came count in another partition.
-    """
-    rows_out = dict(totals["rows_out"])
-    for phase, rows in counters.rows_out.items():
-        rows_out[phase] = rows_out.get(phase, 0) + rows
-    peaks = dict(totals["memory_peak"])
-    for component, nbytes in {**budget.peaks, "total": budget.peak_bytes}.items():
-        peaks[component] = max(peaks.get(component, 0), nbytes)
-    return {
-        "rows_in": _added(totals["rows_in"], counters.rows_in),
-        "copies": _added(totals.get("copies", ()), copies),
-        "rows_shed": totals.get("rows_shed", 0) + counters.rows_shed,
-        "longest_wait": totals.get("longest_wait", 0.0),
-        "rows_out": rows_out,
-        "rows_cached": totals.get("rows_cached", 0) + counters.rows_cached,
-        "rows_unmatched_key": totals["rows_unmatched_key"] + counters.rows_unmatched_key,
-        "flushed_rows": totals["flushed_rows"] + counters.flushed_rows,
-        "flushed_bytes": totals["flushed_bytes"] + counters.flushed_bytes,
-        "bytes_read": totals["bytes_read"] + counters.bytes_read,
-        "steps": totals["steps"] + 1,
-        "seconds": totals["seconds"] + seconds,
-        "join_seconds": totals.get("join_seconds", 0.0) + join_seconds,
-        "memory_peak": peaks,
-    }
-
-
-def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """Sums by input; who has not seen all inputs yet may know of fewer."""
-    return [a + b for a, b in itertools.zip_longest(one, other, fillvalue=0)]
-
-
-def own_rows(counts: Mapping[str, Any]) -> list[int]:
-    """Rows of each input without copies, of totals or of a record; older ones do not tell apart."""
-    return _added(counts["rows_in"], [-copies for copies in counts.get("copies", ())])
 
 
 def append_record(directory: Path, record: dict[str, Any]) -> None:
@@ -109,12 +43,12 @@ class PartitionProgress:
     version: int
     pending_rows: int
     phase: str
-    totals: dict[str, Any]
+    totals: Totals
 
     @property
     def rows_in(self) -> list[int]:
         """Rows taken in from each input that count in no other partition."""
-        return own_rows(self.totals)
+        return self.totals.own_rows
 
 
 @dataclass(frozen=True)
@@ -146,7 +80,7 @@ class Progress:
         """Rows taken in from each input, those with a null key left out; `copies` do not count."""
         rows = [0, 0]
         for part in self.partitions:
-            rows = _added(rows, part.rows_in)
+            rows = added(rows, part.rows_in)
         return tuple(rows)
 
     @property
@@ -154,13 +88,13 @@ class Progress:
         """How often a row of each input went to one more partition (`join_all`, and bands)."""
         copies = [0, 0]
         for part in self.partitions:
-            copies = _added(copies, part.totals.get("copies", ()))
+            copies = added(copies, part.totals.copies)
         return tuple(copies)
 
     @property
     def rows_shed(self) -> int:
         """Rows left out because the stream outran the join; `rows_in` does not have them."""
-        return sum(int(part.totals.get("rows_shed", 0)) for part in self.partitions)
+        return sum(part.totals.rows_shed for part in self.partitions)
 
     @property
     def longest_wait(self) -> float:
@@ -168,12 +102,12 @@ class Progress:
 
         Measured for the rows of a stream that are looked up in a table; else 0.
         """
-        return max((p.totals.get("longest_wait", 0.0) for p in self.partitions), default=0.0)
+        return max((p.totals.longest_wait_s for p in self.partitions), default=0.0)
 
     @property
     def rows_cached(self) -> int:
         """Stream rows that a cache of the table settled as they came."""
-        return sum(int(part.totals.get("rows_cached", 0)) for part in self.partitions)
+        return sum(part.totals.rows_cached for part in self.partitions)
 
     @property
     def predicted(self) -> Cost | None:
@@ -194,10 +128,10 @@ class Progress:
         own time in it.
         """
         rows = self.rows_in[0]
-        seconds = sum(p.totals.get("join_seconds", 0.0) for p in self.partitions)
+        seconds = sum(p.totals.join_seconds for p in self.partitions)
         if self.chosen is None or not (rows and seconds):
             return None
-        read = sum(int(part.totals["bytes_read"]) for part in self.partitions)
+        read = sum(part.totals.bytes_read for part in self.partitions)
         rate = rows / seconds * self.chosen.at_once
         return Cost(rate, self.longest_wait, read / rows)
 
@@ -206,7 +140,7 @@ class Progress:
         """Results by the phase that produced them."""
         out: dict[str, int] = {}
         for part in self.partitions:
-            for phase, rows in part.totals["rows_out"].items():
+            for phase, rows in part.totals.rows_out.items():
                 out[phase] = out.get(phase, 0) + rows
         return out
 
@@ -217,14 +151,14 @@ class Progress:
 
     @property
     def spilled_bytes(self) -> int:
-        return sum(int(part.totals["flushed_bytes"]) for part in self.partitions)
+        return sum(part.totals.flushed_bytes for part in self.partitions)
 
     @property
     def memory(self) -> dict[str, int]:
         """The largest use of each component, summed over the partitions."""
         out: dict[str, int] = {}
         for part in self.partitions:
-            for component, nbytes in part.totals["memory_peak"].items():
+            for component, nbytes in part.totals.memory_peak.items():
                 out[component] = out.get(component, 0) + nbytes
         return out
 
@@ -277,11 +211,10 @@ def progress(state: str | Path) -> Progress:
             except FileNotFoundError:  # a step has just replaced it
                 versions = part.versions()
                 continue
-            budget = manifest.header["budget_bytes"]
-            header = manifest.header
+            budget = manifest.budget_bytes
             partitions.append(
                 PartitionProgress(
-                    number, manifest.version, header["pending"], header["phase"], manifest.totals
+                    number, manifest.version, manifest.pending, manifest.phase, manifest.totals
                 )
             )
             break

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import StateMismatchError, StateMissingError
-from dovetail.spark.state import RESTORE_BOTH, PartitionState, damaged_manifest, read_head
+from dovetail.spark.state.manifest import RESTORE_BOTH, read_brief
+from dovetail.spark.state.versions import PartitionState
 
 _SETTLED_NS = 2_000_000_000  # a directory changed longer ago than this shows all its changes
 
@@ -75,16 +76,12 @@ class NewestVersions:
 
 def _read(state: PartitionState) -> Newest:
     while versions := state.versions():
-        path = state.path(versions[-1])
         try:
-            head = read_head(path)
-            outbox = head["outbox"]
-            name = outbox["name"] if outbox["batches"] else None
-            return Newest(versions[-1], head["parent"], int(head["pending"]), name)
+            brief = read_brief(state.path(versions[-1]))
         except FileNotFoundError:  # a later step has just deleted it
             continue
-        except (LookupError, TypeError):
-            raise damaged_manifest(path) from None
+        name = brief.outbox.name if brief.outbox.batches else None
+        return Newest(versions[-1], brief.parent, brief.pending, name)
     return Newest()
 
 

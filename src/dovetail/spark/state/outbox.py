@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dovetail.errors import StateCorruptError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
-from dovetail.spark.state.manifest import RESTORE_BOTH
+from dovetail.spark.state.manifest import RESTORE_BOTH, Sealed
 
 
 class Outbox:
@@ -39,7 +39,7 @@ class Outbox:
         self.rows += batch.num_rows
         self.nbytes += message.size
 
-    def seal(self) -> dict[str, Any]:
+    def seal(self) -> Sealed:
         """Make the results durable; returns what a manifest says of them."""
         if self._handle is not None:
             try:
@@ -48,7 +48,7 @@ class Outbox:
             except OSError as error:
                 raise storage_problem(error, self._path, "write results to") from error
             self.close()
-        return {"name": self.name, "batches": self.batches, "rows": self.rows}
+        return Sealed(self.name, tuple(self.batches), self.rows)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -58,15 +58,15 @@ class Outbox:
 
 
 def replay(
-    directory: Path, outbox: dict[str, Any], schema: pa.Schema, *, own: bool = False
+    directory: Path, outbox: Sealed, schema: pa.Schema, *, own: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """The results of a committed step; `own`: which has just written them, so they are whole."""
-    if not outbox["batches"]:
+    if not outbox.batches:
         return
-    path = directory / outbox["name"]
+    path = directory / outbox.name
     try:
         with path.open("rb") as handle:
-            for offset, length, checksum in outbox["batches"]:
+            for offset, length, checksum in outbox.batches:
                 handle.seek(offset)
                 data = handle.read(length)
                 if len(data) != length or (not own and zlib.crc32(data) != checksum):

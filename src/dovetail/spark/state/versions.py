@@ -33,22 +33,16 @@ They are open to nobody to whom the directory that they are made in is closed.
 """
 
 import contextlib
-import json
 import os
 import re
 import uuid
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.errors import StateCorruptError, StateError, StateMissingError
-from dovetail.kernel.blocks import BLOCK, storage_problem
-from dovetail.kernel.protocol import Snapshot
+from dovetail.kernel.blocks import storage_problem
 from dovetail.spark import faults
 from dovetail.spark.state.durable import make_directory, sync_directory, write_durably
-from dovetail.spark.state.manifest import FORMAT, RESTORE_BOTH, Manifest, pack, unpack
+from dovetail.spark.state.manifest import RESTORE_BOTH, Manifest, read, write
 
 _VERSION = re.compile(r"v(\d{12})")
 _SEGMENT = re.compile(r"b(\d+)-")
@@ -73,11 +67,9 @@ class PartitionState:
     def read(self, version: int) -> Manifest:
         """A committed version; `FileNotFoundError` if a later step has just deleted it."""
         path = self.path(version)
-        head, body = unpack(path)
-        header = json.loads(head)
-        self._check_belonging(path, version, header)
-        blocks: NDArray[np.void] = np.frombuffer(body, dtype=BLOCK)
-        return Manifest(version, header, Snapshot(header["operator"], blocks))
+        manifest = read(path)
+        self._check_belonging(path, version, manifest)
+        return manifest
 
     def parent_of(self, version: int) -> Manifest | None:
         """The version that a step of batch `version` starts from; None for the first step."""
@@ -102,23 +94,14 @@ class PartitionState:
             self._collect_garbage(parent)
         return f"b{version}-{uuid.uuid4().hex[:12]}"
 
-    def commit(
-        self, version: int, attempt: str, header: dict[str, Any], snapshot: Snapshot
-    ) -> Manifest:
+    def commit(self, manifest: Manifest) -> Manifest:
         """Make a version durable, or yield to the attempt that was first. Returns the winner."""
+        version, attempt = manifest.version, manifest.attempt
         path = self.path(version)
         temporary = self.directory / f"{attempt}.tmp"
-        header = {
-            **header,
-            "attempt": attempt,
-            "format": FORMAT,
-            "version": version,
-            "partition": self.partition,
-            "query": self.query,
-        }
         try:
             faults.fault_point("before-manifest")
-            write_durably(temporary, pack(header, snapshot))
+            write(temporary, manifest)
             faults.fault_point("before-link")
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
@@ -135,7 +118,7 @@ class PartitionState:
         """Delete what a failed attempt wrote, unless it was committed after all."""
         with contextlib.suppress(OSError, StateError):
             winner = self.committed(version)
-            if winner is None or winner.token != attempt:
+            if winner is None or winner.attempt != attempt:
                 for name in self._names():
                     if name.startswith(attempt):
                         (self.directory / name).unlink(missing_ok=True)
@@ -143,15 +126,17 @@ class PartitionState:
     def path(self, version: int) -> Path:
         return self.directory / f"v{version:012d}"
 
-    def _check_belonging(self, path: Path, version: int, header: dict[str, Any]) -> None:
+    def _check_belonging(self, path: Path, version: int, found: Manifest) -> None:
         """Refuse a manifest that was made for another version, partition or query."""
-        belongs: dict[str, int | str] = {"version": version, "partition": self.partition}
-        if self.query is not None:
-            belongs["query"] = self.query
-        for what, wanted in belongs.items():
-            if header[what] != wanted:
+        belongs: list[tuple[str, object, object]] = [
+            ("version", found.version, version),
+            ("partition", found.partition, self.partition),
+            ("query", found.query, found.query if self.query is None else self.query),
+        ]
+        for what, is_of, wanted in belongs:
+            if is_of != wanted:
                 raise StateCorruptError(
-                    f"the manifest {path} is that of {what} {header[what]}, not of {what} {wanted}:"
+                    f"the manifest {path} is that of {what} {is_of}, not of {what} {wanted}:"
                     f" it was put in another one's place. {RESTORE_BOTH}"
                 )
 
@@ -186,7 +171,7 @@ class PartitionState:
 
     def _collect_garbage(self, parent: Manifest) -> None:
         """Delete what neither the parent version nor a step that may be running can need."""
-        needed = set(parent.header["files"])
+        needed = set(parent.files)
         for name in self._names():
             segment, version = _SEGMENT.match(name), _VERSION.fullmatch(name)
             old_segment = segment and int(segment[1]) <= parent.version and name not in needed

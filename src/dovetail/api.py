@@ -68,10 +68,10 @@ def join(
     >>> joined = dovetail.join(orders, payments, on="order_id", memory="64MB", state="ckpt/join")
     >>> joined.writeStream.option("checkpointLocation", "ckpt/query").toTable("paid_orders")
     """
-    from dovetail.spark.jobs.join import plan_join
+    from dovetail.spark.jobs.plans import JoinPlan
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
-    return plan_join(left, right, options, name)
+    return JoinPlan.of(left, right, options, name).dataframe()
 
 
 def join_all(
@@ -127,10 +127,10 @@ def join_all(
     ...     state="ckpt/paths",
     ... )
     """
-    from dovetail.spark.jobs.join_all import plan_join_all
+    from dovetail.spark.jobs.plans import JoinAllPlan
 
     options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
-    return plan_join_all(inputs, options, name, history)
+    return JoinAllPlan.of(inputs, options, name, history).dataframe()
 
 
 def enrich(
@@ -202,13 +202,13 @@ def enrich(
     ...     orders, customers, on="custkey", how="left", memory="64MB", state="ckpt/orders-enrich"
     ... )
     """
-    from dovetail.spark.jobs.enrich import plan_enrich
+    from dovetail.spark.jobs.enrich_plan import EnrichPlan
 
     options = EnrichOptions(
         on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
         shed=shed, shed_to=shed_to, latency=latency,
     )  # fmt: skip
-    return plan_enrich(stream, table, options, name, history)
+    return EnrichPlan.of(stream, table, options, name, history).dataframe()
 
 
 def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) -> "Refreshed":
@@ -261,10 +261,11 @@ def explain(
 
     >>> print(dovetail.explain(orders, payments, on="order_id", memory="64MB", state="ckpt/join"))
     """
-    from dovetail.spark.jobs.explain_join import explain_planned
+    from dovetail.spark.jobs.plans import JoinPlan
 
     options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
-    return explain_planned(left, right, options, name, samples, history, sample_rows)
+    plan = JoinPlan.of(left, right, options, name)
+    return plan.explain(history, samples=samples, sample_rows=sample_rows)
 
 
 def explain_enrich(
@@ -307,14 +308,15 @@ def explain_enrich(
 
     >>> print(dovetail.explain_enrich(orders, customers, on="custkey", memory="64MB", state="ckpt"))
     """
-    from dovetail.spark.jobs.explain_enrich import Outlook, explain_enrich_planned
+    from dovetail.spark.jobs.enrich_plan import EnrichPlan
 
     options = EnrichOptions(
         on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
         shed=shed, shed_to=shed_to, latency=latency,
     )  # fmt: skip
-    wanted = Outlook(samples, skew, history, sample_rows, storage)
-    return explain_enrich_planned(stream, table, options, name, wanted)
+    return EnrichPlan.of(stream, table, options, name, history).explain(
+        samples=samples, skew=skew, sample_rows=sample_rows, storage=storage
+    )
 
 
 def explain_join_all(
@@ -344,10 +346,10 @@ def explain_join_all(
 
     >>> print(dovetail.explain_join_all({"a": a, "b": b, "c": c}, on="id", memory="64MB"))
     """
-    from dovetail.spark.jobs.explain_join_all import explain_join_all_planned
+    from dovetail.spark.jobs.plans import JoinAllPlan
 
     options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
-    return explain_join_all_planned(inputs, options, name, history, count=count)
+    return JoinAllPlan.of(inputs, options, name, history).explain(count=count)
 
 
 def progress(state: str | Path) -> "Progress":

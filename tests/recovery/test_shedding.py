@@ -27,6 +27,7 @@ from dovetail.semistream.shedding import SHEDDERS
 from dovetail.spark import endings, faults
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS, SHED_POINTS
+from dovetail.spark.jobs import course, enrich_course
 from dovetail.spark.state import PartitionState, prepare
 
 pytestmark = pytest.mark.recovery
@@ -342,7 +343,7 @@ def test_shedding_when_the_join_keeps_up_then_nothing_is_left_out(
 
 def limit_slices(monkeypatch: pytest.MonkeyPatch, milliseconds: int) -> None:
     """Deferred work has no more time than this, in a silence or at once."""
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", milliseconds)
+    monkeypatch.setattr(enrich_course, "MAX_SLICE_MS", milliseconds)
     monkeypatch.setattr(endings, "WORK_MS", milliseconds)
 
 
@@ -367,7 +368,7 @@ def test_latency_when_a_scan_takes_several_steps_then_rows_are_settled_in_time(
 ) -> None:
     """No time is left for deferred work, so a step scans only what the bound asks for."""
     limit_slices(monkeypatch, 0)
-    monkeypatch.setattr(step_module, "_FUEL", 1)
+    monkeypatch.setattr(course, "FUEL", 1)
     pending = {}
     for name, pace in (("bound", Pace(6.0, pages=100)), ("free", None)):
         (tmp_path / name).mkdir()

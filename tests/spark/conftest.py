@@ -339,7 +339,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def no_refresher_is_left() -> Iterator[None]:
     """A refresher lives as long as its state and session: too long for the tests that follow."""
     yield
-    from dovetail.spark.jobs.enrich import _refreshers
+    from dovetail.spark.jobs.refresh import _refreshers
 
     for over in _refreshers.values():
         over.set()

@@ -1,6 +1,7 @@
 """The clock ticks while work is pending, and only then; its offsets are in test_newest.py."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 
 from dovetail.errors import StorageError
 from dovetail.spark.endings import SILENT_STEPS, Silence
+from dovetail.spark.jobs.course import Course, Leg, Loaded
 from dovetail.spark.layout import CLOCK, LAST_ROWS
 from dovetail.spark.sources.clock import ClockReader
 from dovetail.spark.state.newest import Newest
-from dovetail.spark.step import StreamingTask
 
 
 def test_clock_reader_when_query_begins_then_prepares_the_state_once(tmp_path: Path) -> None:
@@ -95,13 +96,13 @@ def test_step_when_silence_lasts_then_inputs_count_as_ended(
     last_rows: bool, silent: int, ended: list[int]
 ) -> None:
     """Cleanup is not to wait until the Reactive phase has let every block meet every other."""
-    task = StreamingTask.__new__(StreamingTask)
-    task.spec = SimpleNamespace(slice_ms=250, inputs=("", ""), retune=lambda *_: None, eager=False)
-    task._tuned, task._began, task._last_rows = None, 0.0, last_rows
-    task._work_off = lambda *_: None
     finished: list[int] = []
-    silence = Silence(silent, ((0, 0), (0, 0)))
-    task._defer(SimpleNamespace(finish=finished.append), silence, None)
+    operator = SimpleNamespace(finish=finished.append)
+    spec: Any = SimpleNamespace(slice_ms=250, inputs=("", ""))
+    course = Course(spec, Leg.__new__(Leg), Loaded(operator, ExitStack()))  # type: ignore[arg-type]
+    course.last_rows = last_rows
+    course.work_off = lambda _: None  # type: ignore[method-assign]
+    course.defer(Silence(silent, ((0, 0), (0, 0))))
     assert finished == ended
 
 

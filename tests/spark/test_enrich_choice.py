@@ -13,7 +13,7 @@ from dovetail import errors
 from dovetail.costs import calibrate, choice, storage
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.storage import Storage
-from dovetail.spark.jobs.choosing import CHOSEN, read_chosen
+from dovetail.spark.state.chosen import CHOSEN, read_chosen
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,8 @@ from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.ssbj import zipf
 from dovetail.costs.storage import Storage
 from dovetail.errors import ArgumentError
-from dovetail.spark.jobs.choosing import read_chosen
-from dovetail.spark.jobs.explain_join import BATCH_ROWS
 from dovetail.spark.jobs.streamkeys import StreamKeys
+from dovetail.spark.state.chosen import read_chosen
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +31,9 @@ OPTIONS: dict[str, Any] = {"on": "k", "memory": "550KB", "partitions": 1}
 def _machine(conf: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """One on which pieces of work are slow to begin: a scan in few of them is best, with a cache if
     keys are skewed."""
-    conf(BATCH_ROWS, "10000")  # as it is by itself; fewer would be a scan's packets
+    conf(
+        "spark.sql.execution.arrow.maxRecordsPerBatch", "10000"
+    )  # as it is by itself; fewer would be a scan's packets
     monkeypatch.setattr(storage, "measure_storage", lambda _: Storage("this machine", 0.5, 90e6))
     monkeypatch.setattr(storage, "_measured", {})
     monkeypatch.setattr(calibrate, "_factors_for", lambda *_: FACTORS)

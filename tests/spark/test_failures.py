@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 
 import dovetail
 from dovetail.errors import StateMismatchError
-from dovetail.spark.jobs import join as planning
+from dovetail.spark.jobs import planning
 from dovetail.spark.worker_errors import plain_errors
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,8 @@ from dovetail import errors
 from dovetail.cli import jobs
 from dovetail.cli.jobfile import JoinAllJob, read_job
 from dovetail.costs.cellloads import cell_loads
-from dovetail.spark.jobs.join_all import cell_counts, resolve_join_all
+from dovetail.spark.jobs.join_all import cell_counts
+from dovetail.spark.jobs.plans import JoinAllPlan
 from dovetail.spark.jobs.shares import sample_hashes
 from dovetail.specs import JoinAllOptions
 
@@ -53,7 +54,7 @@ def expected(bench: Any) -> Any:
 
 def spec_of(bench: Any, on: Any = ON, history: Any = None, **options: Any) -> Any:
     asked = JoinAllOptions(on=on, **{"partitions": PARTITIONS, **options})
-    return resolve_join_all(batches(bench), asked, "test", history)
+    return JoinAllPlan.of(batches(bench), asked, "test", history).spec
 
 
 @pytest.mark.parametrize("band", [False, True])

@@ -110,7 +110,7 @@ def _join(
 def _join_all(
     console: Console, session: "SparkSession", job: JoinAllJob, sample: int | None
 ) -> "Explanation":
-    from dovetail.spark.jobs.explain_join_all import explain_join_all_planned
+    from dovetail.spark.jobs.plans import JoinAllPlan
 
     inputs = jobs.open_all(session, job)
     count = sample != 0 and jobs.are_files(job)
@@ -118,26 +118,25 @@ def _join_all(
     history = files if job.history else None
     counting = announce(console, "Counting the inputs") if count else nullcontext()
     with jobs.blame(job, "join_all"), counting:
-        return explain_join_all_planned(
-            inputs, job.join_all, "join_all", history, count=count, to_count=files
-        )
+        plan = JoinAllPlan.of(inputs, job.join_all, "join_all", history)
+        return plan.explain(files, count=count)
 
 
 def _enrich(
     session: "SparkSession", job: EnrichJob, sample: int | None, storage: str
 ) -> "Explanation":
-    from dovetail.spark.jobs.explain_enrich import Outlook, explain_enrich_planned
-    from dovetail.spark.jobs.streamkeys import SAMPLED_ROWS
+    from dovetail.spark.jobs.enrich_plan import EnrichPlan
+    from dovetail.spark.jobs.plans import SAMPLED_ROWS
 
     stream = jobs.open_stream(session, job)
     files = jobs.stream_as_batch(session, job) if sample or job.history else None
-    wanted = Outlook(
-        samples=jobs.sample(session, job, sample) if sample else None,
-        skew=None,
-        history=files if job.history else None,
-        sample_rows=SAMPLED_ROWS if sample is None else sample,
-        storage=storage,
-        likely=None if job.history else files,
-    )
     with jobs.blame(job, "enrich"):
-        return explain_enrich_planned(stream, job.table, job.enrich, "enrich", wanted)
+        plan = EnrichPlan.of(
+            stream, job.table, job.enrich, "enrich", files if job.history else None
+        )
+        return plan.explain(
+            None if job.history else files,
+            samples=jobs.sample(session, job, sample) if sample else None,
+            sample_rows=SAMPLED_ROWS if sample is None else sample,
+            storage=storage,
+        )

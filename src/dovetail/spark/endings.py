@@ -77,14 +77,14 @@ class Silence:
         return (last_rows and self.steps > 1) or self.slice_ms(first_ms) >= MAX_SLICE_MS // 2
 
 
-class Handing:
+class HandoffEstimate:
     """How long this process takes from the end of a step's work until Spark has the results."""
 
     def __init__(self) -> None:
         self._seconds_per_byte = 0.0
 
     def note(self, nbytes: int, seconds: float) -> None:
-        """After a step. Of few bytes the time says nothing about more of them."""
+        """After a step; small outputs are ignored, as they are too noisy."""
         if nbytes >= _MANY_BYTES:
             self._seconds_per_byte = seconds / nbytes
 

@@ -1,20 +1,13 @@
 """What a call asks for, checked: arguments in, frozen specs out.
 
-Every complaint about arguments is made here, before anything is planned or written. `job` is what
-the runtime has to know of any job, `join`, `join_all` and `enrich` are the calls, and `arguments`
-has the checks that they share. Column names follow Spark's default: letter case does not tell two
-columns apart.
+Every complaint about arguments is made here, before anything is planned or written. A spec is a
+value: it reads nothing, and runs nothing. `job` is what any of them has, `join`, `join_all` and
+`enrich` are the calls, and `arguments` has the checks that they share. Column names follow Spark's
+default: letter case does not tell two columns apart.
 """
 
 from dovetail.specs.arguments import On, state_path
-from dovetail.specs.enrich import (
-    CURRENT,
-    TABLES,
-    EnrichOptions,
-    EnrichSpec,
-    enrich_spec,
-    staged_version,
-)
+from dovetail.specs.enrich import EnrichOptions, EnrichSpec, enrich_spec
 from dovetail.specs.job import JobSpec
 from dovetail.specs.join import JoinOptions, JoinSpec, Within, join_spec
 from dovetail.specs.join_all import (
@@ -27,8 +20,6 @@ from dovetail.specs.join_all import (
 )
 
 __all__ = [
-    "CURRENT",
-    "TABLES",
     "EnrichOptions",
     "EnrichSpec",
     "JobSpec",
@@ -44,6 +35,5 @@ __all__ = [
     "enrich_spec",
     "join_all_spec",
     "join_spec",
-    "staged_version",
     "state_path",
 ]

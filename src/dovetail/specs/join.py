@@ -12,7 +12,6 @@ import pyarrow as pa
 from dovetail.errors import ArgumentError, BandKeyError
 from dovetail.kernel.keys import KeyCodec, band_width
 from dovetail.kernel.keytypes import compared_types
-from dovetail.kernel.protocol import Context, Operator, Snapshot
 from dovetail.specs.arguments import (
     On,
     check_clashes,
@@ -24,7 +23,7 @@ from dovetail.specs.arguments import (
     state_path,
 )
 from dovetail.specs.job import JobSpec, describe
-from dovetail.twoway import TwoWaySpec, choose, make
+from dovetail.twoway import TwoWaySpec, choose
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 Within = int | float | Decimal | dt.timedelta | str | None
@@ -32,7 +31,7 @@ Within = int | float | Decimal | dt.timedelta | str | None
 
 @dataclass(frozen=True)
 class JoinSpec(JobSpec):
-    """A checked two-way join, ready to be planned."""
+    """A checked two-way join, as it was asked for."""
 
     twoway: TwoWaySpec
 
@@ -48,8 +47,10 @@ class JoinSpec(JobSpec):
     def output(self) -> pa.Schema:
         return self.twoway.layout.schema
 
-    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
-        return make(self.algorithm, self.twoway, context, snapshot)
+    @property
+    def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of each input, the columns that it is joined on."""
+        return self.twoway.left_keys, self.twoway.right_keys
 
     def identity(self) -> dict[str, Any]:
         """What must not change during the life of a state directory."""

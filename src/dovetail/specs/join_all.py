@@ -16,8 +16,7 @@ from dovetail.costs.cellloads import HashSample, choose_by_sample
 from dovetail.costs.explain import row_width
 from dovetail.costs.shares import Grid, choose_grid, dimensions_of
 from dovetail.errors import ArgumentError, UnknownColumnError
-from dovetail.kernel.protocol import Context, Operator, Snapshot
-from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, choose, make, multiway_spec
+from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, choose, multiway_spec
 from dovetail.multiway.spec import LEAST_INPUTS
 from dovetail.specs.arguments import (
     checked_memory,
@@ -33,7 +32,7 @@ OnAll = str | tuple[Any, ...] | Sequence[str | tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class JoinAllSpec(JobSpec):
-    """A checked join of several inputs, ready to be planned."""
+    """A checked join of several inputs, as it was asked for."""
 
     multiway: MultiWaySpec
     grid: Grid
@@ -58,9 +57,6 @@ class JoinAllSpec(JobSpec):
             tuple(dict.fromkeys(name for columns in attributes for name in columns))
             for attributes in self.multiway.attributes
         )
-
-    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
-        return make(self.algorithm, self.multiway, context, snapshot)
 
     def identity(self) -> dict[str, Any]:
         """What must not change during the life of a state directory."""

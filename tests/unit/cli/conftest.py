@@ -17,8 +17,8 @@ from dovetail.costs.storage import DISK_7200
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot
 from dovetail.spark.endings import Silence
-from dovetail.spark.jobs.choosing import CHOSEN
 from dovetail.spark.state import FORMAT, IDENTITY, Manifest, PartitionState, Sealed, Totals, prepare
+from dovetail.spark.state.chosen import CHOSEN
 from dovetail.spark.state.metrics import append_record
 
 KB = 1024

@@ -1,90 +1,90 @@
-"""Several DataFrames in, one out: the plan of `join_all`.
-
-    each input -> tag ─ copies, one a cell ┐
-    clock      -> tag ─────────────────────┴ union -> repartition by cell -> step -> the user's sink
+"""The plan of `join_all`: rows go to the cells of a grid of the columns' shares.
 
 `costs/shares` says which cells a row goes to. Where every input has a column in every dimension
 that is cut, that is one cell, and nothing is copied.
 """
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, StructType
 
 from dovetail.costs.explain import row_width
 from dovetail.errors import ArgumentError
-from dovetail.spark.jobs.join import (
+from dovetail.kernel.protocol import Context, Operator, Snapshot
+from dovetail.multiway import make
+from dovetail.spark.jobs.checks import (
     check_collations,
     check_is_frame,
-    check_state,
     check_widening,
-    clock_of,
     default_state,
-    with_keys,
-    without_deferring,
 )
-from dovetail.spark.jobs.shares import Inputs, checked_history, dimension_hashes, sample_hashes
+from dovetail.spark.jobs.job import Job, Route
+from dovetail.spark.jobs.shares import Inputs, dimension_hashes, sample_hashes
 from dovetail.spark.jobs.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.layout import (
-    TAG,
     UnionLayout,
     arrow_schema,
     compared_keys,
-    mark_partition,
     part_of,
-    placed,
     union_layout,
-    woken_partition,
+    with_keys,
 )
 from dovetail.spark.session import check_session
 from dovetail.spark.state import IDENTITY, read_identity
-from dovetail.spark.step import batch_step, streaming_step
-from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import (
     JoinAllOptions,
     JoinAllSpec,
     Known,
     check_names,
     join_all_spec,
-    state_path,
 )
 
-_TARGET = "__dovetail_target"
 
+@dataclass(frozen=True)
+class JoinAllJob(Job):
+    """A join of several inputs."""
 
-def plan_join_all(
-    inputs: Inputs, options: JoinAllOptions, name: str, history: Inputs | None = None
-) -> DataFrame:
-    """The joined DataFrame; every argument is checked before anything is built."""
-    spec = resolve_join_all(inputs, options, name, history)
-    warn_of_watermarks(inputs, defers=without_deferring(spec))
-    frames = list(inputs.values())
-    layout = union_layout(*(frame.schema for frame in frames))
-    shuffled = _shuffled(frames, spec, layout)
-    session = frames[0].sparkSession
-    if frames[0].isStreaming:
-        shuffled = mark_partition(shuffled)
-        # with more workers than partitions, forgotten operators would add up beyond the budget
-        keep = spec.partitions >= check_session(session)
-        step = streaming_step(spec, layout, keep_operator=keep)
-    else:
-        step = batch_step(spec, layout)
-    return shuffled.mapInArrow(step, _output_schema(spec, frames))
+    spec: JoinAllSpec
+
+    def rows(self, frames: Sequence[DataFrame]) -> list[DataFrame]:
+        return [with_keys(*pair) for pair in zip(frames, self.spec.keys, strict=True)]
+
+    def routes(self, layout: UnionLayout, schemas: Sequence[StructType]) -> list[Route]:
+        return [_route(self.spec, layout, side, schema) for side, schema in enumerate(schemas)]
+
+    def output(self, schemas: Sequence[StructType]) -> StructType:
+        names = iter(self.spec.output.names)
+        output = StructType()
+        for schema, keys in zip(schemas, self.spec.keys, strict=True):
+            for field in schema.fields:
+                nullable = field.nullable and field.name not in keys
+                output.add(next(names), field.dataType, nullable=nullable)
+        return output
+
+    def build(
+        self,
+        context: Context,
+        partition: int,
+        snapshot: Snapshot | None,
+        resources: contextlib.ExitStack,
+    ) -> Operator:
+        return make(self.spec.algorithm, self.spec.multiway, context, snapshot)
 
 
 def resolve_join_all(
-    inputs: Inputs, options: JoinAllOptions, name: str, history: Inputs | None = None
-) -> JoinAllSpec:
-    """The checked spec, and a check of the state directory if there is one already.
+    inputs: Inputs, options: JoinAllOptions, name: str
+) -> tuple[JoinAllSpec, JoinAllOptions]:
+    """The checked spec, with shares as for keys that are spread evenly, and where its state is.
 
-    Of `history` a sample is read if there are shares to choose.
+    Whether the state directory fits is not looked at.
     """
     check_names(inputs)
     streaming = _all_stream(inputs)
@@ -92,20 +92,24 @@ def resolve_join_all(
     parallelism = check_session(session)
     if streaming and options.state is None:
         options = replace(options, state=default_state(session, name))
-    schemas = {name: arrow_schema(name, frame) for name, frame in inputs.items()}
-    known = Known(parallelism, shares=known_shares(options.state) if streaming else None)
-    spec = join_all_spec(schemas, options, known)
-    frames = None if history is None else checked_history(history, spec)
-    if known.shares is None and len(spec.grid.dimensions) > 1:
-        known = _sized(inputs, options, known, spec, frames)
-        spec = join_all_spec(schemas, options, known)
+    spec = join_all_spec(_schemas(inputs), options, Known(parallelism))
     for (input_name, frame), keys in zip(inputs.items(), spec.keys, strict=True):
         check_collations(input_name, frame.schema, keys)
     for edge in spec.multiway.edges:
         one, two = (spec.inputs[end] for end in edge.ends)
         check_widening(session, one, two, *edge.columns)
-    check_state(list(inputs.values()), spec)
-    return spec
+    return spec, options
+
+
+def with_shares(
+    inputs: Inputs, spec: JoinAllSpec, options: JoinAllOptions, known: Known
+) -> JoinAllSpec:
+    """The spec with the shares that follow from what is known."""
+    return join_all_spec(_schemas(inputs), options, replace(known, partitions=spec.most_partitions))
+
+
+def _schemas(inputs: Inputs) -> dict[str, pa.Schema]:
+    return {name: arrow_schema(name, frame) for name, frame in inputs.items()}
 
 
 def _all_stream(inputs: Inputs) -> bool:
@@ -122,14 +126,11 @@ def _all_stream(inputs: Inputs) -> bool:
     return bool(streaming)
 
 
-def _sized(
-    inputs: Inputs,
-    options: JoinAllOptions,
-    known: Known,
-    spec: JoinAllSpec,
-    history: Inputs | None,
+def sized(
+    inputs: Inputs, spec: JoinAllSpec, options: JoinAllOptions, history: Inputs | None
 ) -> Known:
-    """What there is to choose shares by."""
+    """What there is to choose shares by. Of `history` a sample is read."""
+    known = Known(spec.most_partitions)
     if history is not None:
         samples, counted = sample_hashes(history, spec)
         return replace(known, rows=counted, samples=samples)
@@ -139,12 +140,11 @@ def _sized(
     return replace(known, rows=[estimated_rows(frame, schema) for frame, schema in pairs])
 
 
-def known_shares(state: str | Path | None) -> Sequence[int] | None:
+def known_shares(state: Path | None) -> Sequence[int] | None:
     """The shares that a state directory was begun with: rows in it are where these sent them."""
-    root = None if state is None else state_path(state)
-    if root is None or not (root / IDENTITY).exists():
+    if state is None or not (state / IDENTITY).exists():
         return None
-    shares: Any = read_identity(root).get("shares")
+    shares: Any = read_identity(state).get("shares")
     return shares if isinstance(shares, list) else None
 
 
@@ -156,63 +156,24 @@ def estimated_rows(frame: DataFrame, schema: Any) -> float:
     return float(max(1, counted))
 
 
-def _shuffled(frames: list[DataFrame], spec: JoinAllSpec, layout: UnionLayout) -> DataFrame:
-    """All rows in their partitions."""
-    tagged = [
-        layout.tagged(with_keys(frame, keys), side)
-        for side, (frame, keys) in enumerate(zip(frames, spec.keys, strict=True))
-    ]
-    routes = [Route.of(spec, layout, side, frame.schema) for side, frame in enumerate(frames)]
-    woken = woken_partition(F.col(TAG))
-    if frames[0].isStreaming:
-        tagged.append(layout.ticks(clock_of(frames[0].sparkSession, spec)))
-    if all(route.is_single for route in routes):
-        united = reduce(DataFrame.unionAll, tagged)
-        tag, target = F.col(TAG), woken
-        for side, route in enumerate(routes):
-            target = F.when(tag == side, route.bases[0]).otherwise(target)
-        return united.repartitionById(spec.partitions, target.cast(IntegerType()))
-    rows, ticks = tagged[: len(routes)], tagged[len(routes) :]
-    in_place = [
-        placed(frame, route.cells(), _TARGET) for frame, route in zip(rows, routes, strict=True)
-    ]
-    in_place += [frame.withColumn(_TARGET, woken) for frame in ticks]
-    united = reduce(DataFrame.unionAll, in_place)
-    return united.repartitionById(spec.partitions, F.col(_TARGET)).drop(_TARGET)
-
-
-@dataclass(frozen=True)
-class Route:
+def _route(spec: JoinAllSpec, layout: UnionLayout, side: int, schema: StructType) -> Route:
     """The cells of an input's rows: any base with any offset; a null base does not count."""
-
-    bases: tuple[Column, ...]  #: by the values of the row
-    offsets: tuple[int, ...]  #: of the parts of the dimensions that it has no value in
-
-    @classmethod
-    def of(cls, spec: JoinAllSpec, layout: UnionLayout, side: int, schema: StructType) -> "Route":
-        """The way of one input's rows, as they travel."""
-        bases, offsets = [F.lit(0)], [0]
-        stride = 1
-        for number, share in enumerate(spec.grid.shares):
-            if share > 1:
-                parts = _parts(spec, number, layout, side, schema)
-                if parts is None:
-                    offsets = [o + part * stride for o in offsets for part in range(share)]
-                else:
-                    step = F.lit(stride)
-                    bases = [base + part * step for base in bases for part in parts]
-            stride *= share
-        return cls(tuple(bases), tuple(offsets))
-
-    @property
-    def is_single(self) -> bool:
-        return len(self.bases) == len(self.offsets) == 1
-
-    def cells(self) -> Column:
-        """All cells of a row, as an array."""
-        pairs = itertools.product(self.bases, self.offsets)
-        every = F.array(*((base + F.lit(offset)).cast(IntegerType()) for base, offset in pairs))
-        return every if len(self.bases) == 1 else F.array_compact(every)
+    bases, offsets = [F.lit(0)], [0]  # by the values of the row; of dimensions without a value
+    stride = 1
+    for number, share in enumerate(spec.grid.shares):
+        if share > 1:
+            parts = _parts(spec, number, layout, side, schema)
+            if parts is None:
+                offsets = [o + part * stride for o in offsets for part in range(share)]
+            else:
+                step = F.lit(stride)
+                bases = [base + part * step for base in bases for part in parts]
+        stride *= share
+    if len(bases) == len(offsets) == 1:
+        return Route(bases[0].cast(IntegerType()))
+    pairs = itertools.product(bases, offsets)
+    every = F.array(*((base + F.lit(offset)).cast(IntegerType()) for base, offset in pairs))
+    return Route(every if len(bases) == 1 else F.array_compact(every), several=True)
 
 
 def _parts(
@@ -238,21 +199,9 @@ def cell_counts(inputs: Inputs, spec: JoinAllSpec) -> list[dict[int, int]]:
     layout = union_layout(*(frame.schema for frame in inputs.values()))
     counts = []
     for side, (frame, keys) in enumerate(zip(inputs.values(), spec.keys, strict=True)):
-        route = Route.of(spec, layout, side, frame.schema)
-        cells = layout.tagged(with_keys(frame, keys), side).select(
-            F.explode(route.cells()).alias(_TARGET)
-        )
-        found = cells.groupBy(_TARGET).count().toArrow()
+        route = _route(spec, layout, side, frame.schema)
+        every = route.target if route.several else F.array(route.target)
+        cells = layout.tagged(with_keys(frame, keys), side).select(F.explode(every).alias("cell"))
+        found = cells.groupBy("cell").count().toArrow()
         counts.append(dict(zip(*(column.to_pylist() for column in found.columns), strict=True)))
     return counts
-
-
-def _output_schema(spec: JoinAllSpec, frames: Sequence[DataFrame]) -> StructType:
-    """The Spark types of the output, nested metadata and all, from the inputs' own schemas."""
-    names = iter(spec.output.names)
-    schema = StructType()
-    for frame, keys in zip(frames, spec.keys, strict=True):
-        for field in frame.schema.fields:
-            nullable = field.nullable and field.name not in keys
-            schema.add(next(names), field.dataType, nullable=nullable)
-    return schema

@@ -5,7 +5,9 @@ older one lets that finish the rows it holds and goes on with the new one, so a 
 one version. Versions that no partition needs are deleted.
 """
 
+import logging
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,11 @@ from dovetail.spark.layout import arrow_types
 from dovetail.spark.sources.tables import OpenTable, Table, open_table
 from dovetail.spark.state import read_identity
 from dovetail.spark.state.metrics import check_begun
-from dovetail.specs import CURRENT, TABLES, staged_version, state_path
+from dovetail.spark.state.staged import CURRENT, TABLES, staged_version
+from dovetail.specs import state_path
+
+_log = logging.getLogger("dovetail")
+_refreshers: dict[Path, threading.Event] = {}  # ends the thread that looks after a state
 
 
 @dataclass(frozen=True)
@@ -124,3 +130,30 @@ def _delete_unused(state: Path, keep: set[str], partitions: int) -> None:
     for path in (state / TABLES).glob("v*"):
         if path.name not in keep:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def refresh_regularly(session: SparkSession, state: Path, seconds: float) -> None:
+    """Look for changes of the table from time to time, while there are session and state.
+
+    A query that is started again takes over from the one before.
+    """
+    over = threading.Event()
+    before = _refreshers.pop(state, None)
+    if before is not None:
+        before.set()
+    _refreshers[state] = over
+
+    def look() -> None:
+        while not over.wait(seconds) and not _stopped(session) and state.exists():
+            try:
+                restage(state, None, session, verify=False)
+            except Exception as error:  # noqa: BLE001  the stream goes on with what it has
+                if not _stopped(session):
+                    _log.warning("the table of %s was not refreshed: %s", state, error)
+
+    threading.Thread(target=look, name=f"refresh {state}", daemon=True).start()
+
+
+def _stopped(session: SparkSession) -> bool:
+    jsc = session.sparkContext._jsc  # no public call tells
+    return jsc is None or bool(jsc.sc().isStopped())

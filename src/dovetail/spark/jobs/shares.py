@@ -22,8 +22,7 @@ from dovetail.costs.shares import Dimension
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT
 from dovetail.spark.jobs.bands import band_hashes
-from dovetail.spark.jobs.join import with_keys
-from dovetail.spark.layout import arrow_schema, compared_keys, key_hash, quoted
+from dovetail.spark.layout import arrow_schema, compared_keys, key_hash, quoted, with_keys
 from dovetail.specs import JoinAllSpec
 
 Inputs = Mapping[str, DataFrame]

@@ -1,12 +1,17 @@
-"""How many rows a batch has without reading it, and how many files a stream takes at once."""
+"""What there is to a batch, a stream or a state before any of it is read or written."""
 
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
+
+from dovetail.costs.storage import Storage, storage_of
+from dovetail.errors import StorageError
 
 
 def rows_of_files(frame: DataFrame) -> int | None:
@@ -48,3 +53,17 @@ def rows_by_statistics(frame: DataFrame, row_bytes: float) -> tuple[int, bool]:
     if counted.isDefined():
         return int(str(counted.get())), True
     return int(int(str(facts.sizeInBytes())) / max(1.0, row_bytes)), False
+
+
+def storage_near(state: Path | None) -> Storage:
+    """The storage where a state directory is or will be, measured.
+
+    One too full to be measured may still have room for the state.
+    """
+    there = Path(tempfile.gettempdir())
+    if state is not None:
+        there = next(place for place in (state, *state.parents) if place.is_dir())
+    try:
+        return storage_of(there)
+    except StorageError:
+        return storage_of(tempfile.gettempdir())

@@ -52,7 +52,8 @@ from dovetail.semistream.table_writer import TableWriter
 from dovetail.spark.layout import compared_keys, partition_of
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import PartitionState, make_directory
-from dovetail.specs import CURRENT, TABLES, EnrichSpec, staged_version
+from dovetail.spark.state.staged import CURRENT, TABLES, staged_version
+from dovetail.specs import EnrichSpec
 
 STAGED = "staged.json"
 _CODE, _PART = "__dovetail_code", "__dovetail_partition"

@@ -15,11 +15,12 @@ from typing import Any
 from dovetail.costs.choice import Recorded
 from dovetail.errors import StateMissingError
 from dovetail.kernel.memory import format_bytes
-from dovetail.spark.jobs.choosing import read_chosen
+from dovetail.spark.state.chosen import read_chosen
 from dovetail.spark.state.identity import IDENTITY, read_identity
+from dovetail.spark.state.staged import CURRENT, TABLES
 from dovetail.spark.state.totals import Totals, added
 from dovetail.spark.state.versions import PartitionState
-from dovetail.specs import CURRENT, TABLES, state_path
+from dovetail.specs import state_path
 
 FILE = "metrics.jsonl"
 _MAX_BYTES = 1 << 20

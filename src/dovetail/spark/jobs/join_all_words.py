@@ -21,33 +21,29 @@ from dovetail.costs.keysample import BUCKETS
 from dovetail.kernel.protocol import LEFT
 from dovetail.multiway import Edge
 from dovetail.spark.jobs.bands import band_partitions
-from dovetail.spark.jobs.explain_join import BATCH_ROWS, WIDTH_ROWS, resolve_for_words
-from dovetail.spark.jobs.join import with_keys, without_deferring
-from dovetail.spark.jobs.join_all import cell_counts, known_shares, resolve_join_all
+from dovetail.spark.jobs.join_all import cell_counts
+from dovetail.spark.jobs.join_words import WIDTH_ROWS
 from dovetail.spark.jobs.sampling import MATCHING_IN_CELL
 from dovetail.spark.jobs.shares import Inputs, checked_history
-from dovetail.spark.layout import compared_keys, partition_of, quoted
-from dovetail.spark.watermarks import warn_of_watermarks
+from dovetail.spark.layout import batch_rows, compared_keys, partition_of, quoted, with_keys
 from dovetail.specs import JoinAllOptions, JoinAllSpec
 
 
-def explain_join_all_planned(
+def explained_join_all(
     inputs: Inputs,
+    spec: JoinAllSpec,
     options: JoinAllOptions,
-    name: str,
-    history: Inputs | None,
+    note: str,
+    chosen_by: str,
+    to_count: Inputs | None,
     *,
     count: bool,
-    to_count: Inputs | None = None,
 ) -> Explanation:
-    """Check the arguments as `plan_join_all` would, and say what the plan would be.
+    """Say what a join of several inputs will do.
 
-    to_count: what to count where there is no history by which `plan_join_all` would go.
+    note: what there is to say of its state directory; chosen_by: how its shares were; to_count:
+    batch DataFrames, in place of inputs that stream.
     """
-    spec, state, note = resolve_for_words(
-        lambda chosen: resolve_join_all(inputs, chosen, name, history), options
-    )
-    warn_of_watermarks(inputs, defers=without_deferring(spec))
     first = next(iter(inputs.values()))
     plan = PlannedJoinAll(
         spec=spec.multiway,
@@ -57,13 +53,13 @@ def explain_join_all_planned(
         memory_bytes=spec.memory_bytes,
         most_partitions=spec.most_partitions,
         asked_partitions=options.partitions,
-        batch_rows=int(first.sparkSession.conf.get(BATCH_ROWS) or 10_000),
+        batch_rows=batch_rows(first.sparkSession),
         streaming=first.isStreaming,
-        chosen_by=_reason(first, options, history, kept=known_shares(state) is not None),
-        state=state,
+        chosen_by=chosen_by,
+        state=spec.state,
         state_note=note,
     )
-    frames = history or to_count or (None if first.isStreaming else inputs)
+    frames = to_count or (None if first.isStreaming else inputs)
     if not count:
         return explain_join_all(replace(plan, why_not_counted="count=False"))
     if frames is None:
@@ -119,9 +115,7 @@ def _buckets(
     return counts
 
 
-def _reason(
-    first: DataFrame, options: JoinAllOptions, history: Inputs | None, *, kept: bool
-) -> str:
+def reason(first: DataFrame, options: JoinAllOptions, history: Inputs | None, *, kept: bool) -> str:
     """What the shares were chosen by."""
     if kept:
         return "as the state directory was begun with"

@@ -80,10 +80,10 @@ def test_auto_when_started_again_then_stays_what_it_was_and_measures_nothing(
     inputs.run(inputs.enrich(how="left", memory=MEMORY))
     assert (inputs.state / CHOSEN).read_text() == kept
     assert inputs.progress().identity["algorithm"] == "seek"
-    shown = dovetail.explain_enrich(
+    shown = dovetail.plan.enrich(
         inputs.stream("stream"), inputs.batch("table"), on="k", how="left", memory=MEMORY,
         partitions=2, state=inputs.state,
-    )  # fmt: skip
+    ).explain()  # fmt: skip
     assert f"seek, {first.choice.why}" in dict(shown.sections)["algorithm"]
     assert measured == [], "what was measured is in the state directory"
     inputs.check(f"restarted, seed {SEED}", inputs.enriched("left"))

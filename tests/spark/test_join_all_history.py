@@ -111,7 +111,9 @@ def test_history_when_inputs_stream_then_shares_are_kept_with_the_state(skewed: 
     chosen, even = spec_of(skewed, history=history).grid, spec_of(skewed).grid
     assert chosen != even
     said = " ".join(
-        str(dovetail.explain_join_all(streams(skewed), ON, history=history, **options)).split()
+        str(
+            dovetail.plan.join_all(streams(skewed), ON, history=history, **options).explain()
+        ).split()
     )
     assert "so that the least comes to the fullest one by a sample of history=" in said
     for share, column in zip(chosen.shares, "ab", strict=True):
@@ -123,7 +125,7 @@ def test_history_when_inputs_stream_then_shares_are_kept_with_the_state(skewed: 
     skewed.check(f"streams, shares by a sample, seed {SEED}", expected(skewed))
     other = {**history, "r2": history["r2"].withColumn("a", F.col("b"))}
     skewed.run(dovetail.join_all(streams(skewed), ON, history=other, **options))
-    said = " ".join(str(dovetail.explain_join_all(streams(skewed), ON, **options)).split())
+    said = " ".join(str(dovetail.plan.join_all(streams(skewed), ON, **options).explain()).split())
     assert "as the state directory was begun with" in said
 
 

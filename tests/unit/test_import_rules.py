@@ -21,7 +21,7 @@ ROOT = "dovetail"  # the package's own __init__, which holds the public names
 FOUNDATION = {"errors", "kernel"}
 ALGORITHMS = {"twoway", "multiway", "semistream"}
 ENGINE_FREE = FOUNDATION | ALGORITHMS | {"costs", "sites", "specs"}
-LIBRARY = ENGINE_FREE | {"spark", "api", ROOT}
+LIBRARY = ENGINE_FREE | {"spark", "plan", "api", ROOT}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "kernel": {"errors"},
@@ -33,8 +33,9 @@ LAYERS: dict[str, set[str]] = {
     "specs": FOUNDATION | ALGORITHMS | {"costs", "sites"},
     "testing": ENGINE_FREE,
     "spark": ENGINE_FREE,
-    "api": ENGINE_FREE | {"spark"},
-    ROOT: ENGINE_FREE | {"spark", "api"},
+    "plan": ENGINE_FREE | {"spark"},
+    "api": ENGINE_FREE | {"spark", "plan"},
+    ROOT: ENGINE_FREE | {"spark", "plan", "api"},
     "ui": LIBRARY,
     "bench": LIBRARY | {"testing"},
     "cli": LIBRARY | {"testing", "ui", "bench"},
@@ -56,7 +57,7 @@ SPARK = {"pyspark", "py4j"}
 # Inside functions only, so that `dovetail --help` does not wait for Spark to load.
 SPARK_WHEN_CALLED = {"bench", "cli"}
 # Under `if TYPE_CHECKING`, which imports nothing: the public signatures name Spark's DataFrame.
-SPARK_IN_ANNOTATIONS = {"api", ROOT, "ui", "bench", "cli"}
+SPARK_IN_ANNOTATIONS = {"plan", "api", ROOT, "ui", "bench", "cli"}
 
 
 @dataclass(frozen=True)

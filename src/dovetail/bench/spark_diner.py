@@ -100,7 +100,7 @@ def _on_spark(groups: dict[str, Group], config: Config, reporter: Reporter) -> d
     return parts
 
 
-def join_job(name: str, algorithm: str, budget_bytes: int | None, rows: int) -> Job:
+def join_job(name: str, algorithm: Any, budget_bytes: int | None, rows: int) -> Job:
     """Our join by one algorithm, with batches that suit so many rows a side."""
 
     def plan(left: "DataFrame", right: "DataFrame", directory: Path) -> "DataFrame":

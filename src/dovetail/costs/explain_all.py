@@ -6,15 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.costs.cascade import Cost, Counted, best_cascade, cost_of_all, results_of
-from dovetail.costs.explain import (
-    DROPPED_AS_LATE,
-    Explanation,
-    RowWidth,
-    beyond_budget,
-    columns_of,
-    row_width,
-)
+from dovetail.costs.explain import DROPPED_AS_LATE, beyond_budget
+from dovetail.costs.explanation import Explanation, MemoryShare
 from dovetail.costs.shares import Grid
+from dovetail.costs.widths import RowWidth, columns_of, row_width
 from dovetail.kernel.memory import format_bytes
 from dovetail.multiway import MultiWaySpec
 from dovetail.multiway.holding import WORKING_SHARE
@@ -63,7 +58,22 @@ def explain_join_all(plan: PlannedJoinAll) -> Explanation:
         ("state", state if plan.streaming else ["none: a batch join keeps nothing"]),
         ("output", [columns_of(plan.spec.output)]),
     ]
-    return Explanation(tuple((title, tuple(lines)) for title, lines in sections))
+    return Explanation.of(
+        sections,
+        algorithm=plan.algorithm,
+        predictions=_costs(plan, widths),
+        memory=MemoryShare(plan.memory_bytes, plan.grid.partitions),
+        reasons=_algorithm(plan),
+    )
+
+
+def _costs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[Cost]:
+    """Of the one operator and of the best cascade, if rows were counted."""
+    if plan.counted is None:
+        return []
+    each = [width.nbytes for width in widths]
+    one = cost_of_all(plan.spec, plan.grid, plan.counted.rows, each)
+    return [one, best_cascade(plan.spec, plan.counted, each).cost]
 
 
 def _inputs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:

@@ -18,18 +18,32 @@ from dovetail.specs.join_all import (
     check_names,
     join_all_spec,
 )
+from dovetail.specs.names import (
+    EnrichAlgorithm,
+    EnrichHow,
+    JoinAlgorithm,
+    JoinAllAlgorithm,
+    JoinHow,
+    Shed,
+)
 
 __all__ = [
+    "EnrichAlgorithm",
+    "EnrichHow",
     "EnrichOptions",
     "EnrichSpec",
     "JobSpec",
+    "JoinAlgorithm",
+    "JoinAllAlgorithm",
     "JoinAllOptions",
     "JoinAllSpec",
+    "JoinHow",
     "JoinOptions",
     "JoinSpec",
     "Known",
     "On",
     "OnAll",
+    "Shed",
     "Within",
     "check_names",
     "enrich_spec",

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.costs.cellloads import HashSample, choose_by_sample
-from dovetail.costs.explain import row_width
 from dovetail.costs.shares import Grid, choose_grid, dimensions_of
+from dovetail.costs.widths import row_width
 from dovetail.errors import ArgumentError, UnknownColumnError
 from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, choose, multiway_spec
 from dovetail.multiway.spec import LEAST_INPUTS

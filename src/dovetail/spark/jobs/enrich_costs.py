@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame
 
 from dovetail.costs.calibrate import factors_for
 from dovetail.costs.choice import Recorded
-from dovetail.costs.explain import row_width
 from dovetail.costs.predictions import Machine, PlannedEnrich, TableSize
 from dovetail.costs.skew import UNIFORM
+from dovetail.costs.widths import row_width
 from dovetail.errors import StateError
 from dovetail.semistream import StagedTable
 from dovetail.spark.endings import MAX_SLICE_MS

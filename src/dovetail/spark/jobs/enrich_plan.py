@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.costs.choice import Recorded
-from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_enrich import explain_enrich
+from dovetail.costs.explanation import Explanation
 from dovetail.costs.latency import pages_within
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import THIS_MACHINE, profile

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, StructType
 
-from dovetail.costs.explain import row_width
+from dovetail.costs.widths import row_width
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import Context, Operator, Snapshot
 from dovetail.multiway import make

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dovetail.costs.cascade import Counted
-from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_all import PlannedJoinAll, explain_join_all
+from dovetail.costs.explanation import Explanation
 from dovetail.costs.keysample import BUCKETS
 from dovetail.kernel.protocol import LEFT
 from dovetail.multiway import Edge

@@ -8,8 +8,10 @@ from pyspark.sql import DataFrame
 
 from dovetail.costs.cleanup import CleanupMachine, cleanup_factors
 from dovetail.costs.expected import Expected
-from dovetail.costs.explain import Explanation, PlannedJoin, columns_of, explain_join, row_width
+from dovetail.costs.explain import PlannedJoin, explain_join
+from dovetail.costs.explanation import Explanation
 from dovetail.costs.replay import Setting, foresee
+from dovetail.costs.widths import columns_of, row_width
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
 from dovetail.spark.jobs.sampling import sample_keys

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from dovetail.costs.explain import Explanation
+from dovetail.costs.explanation import Explanation
 from dovetail.errors import StateError
 from dovetail.kernel.protocol import SIDE_NAMES
 from dovetail.spark.jobs.checks import check_state, without_deferring

@@ -49,6 +49,7 @@ from dovetail.kernel.keytypes import number_type
 from dovetail.semistream.base import check_budget
 from dovetail.semistream.table import StagedTable, chunk_pages, page_bytes_for
 from dovetail.semistream.table_writer import TableWriter
+from dovetail.spark.jobs.staging_shown import shown
 from dovetail.spark.layout import compared_keys, partition_of
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import PartitionState, make_directory
@@ -122,7 +123,8 @@ def ensure_staged(table: OpenTable, spec: EnrichSpec) -> str:
             version = staged_version(spec.state)
             check_staged(spec.state / TABLES / version, shape)
             return version
-        return stage(table, shape, spec.state)
+        with shown(spec.state / TABLES):
+            return stage(table, shape, spec.state)
 
 
 def check_staged_budget(spec: EnrichSpec) -> None:

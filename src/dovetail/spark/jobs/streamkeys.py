@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dovetail.costs.explain import columns_of
 from dovetail.costs.skew import UNIFORM, Skew, measured_skew
+from dovetail.costs.widths import columns_of
 from dovetail.errors import ArgumentError
 from dovetail.kernel.keys import Codes
 from dovetail.semistream import SemiStreamSpec

@@ -18,11 +18,15 @@ A map of the package, top to bottom; imports point downwards only:
 
 from dovetail import plan
 from dovetail.api import enrich, join, join_all, progress, refresh
+from dovetail.costs.explanation import Explanation
 from dovetail.errors import DovetailError
+from dovetail.spark.state.metrics import Progress
 
 __version__ = "0.1.0"
 __all__ = [
     "DovetailError",
+    "Explanation",
+    "Progress",
     "__version__",
     "enrich",
     "join",

@@ -81,10 +81,10 @@ def publish(
     stream: str,
     checkpoint: str | Path,
     access: "Access | None" = None,
-    lateness: int | dt.timedelta | None = None,
+    lateness: str | dt.timedelta | None = None,
     trigger: Mapping[str, object] | None = None,
     name: str | None = None,
-    timeout: float = 600.0,
+    timeout: str | dt.timedelta = "10 minutes",
 ) -> "StreamingQuery | None":
     """Make a DataFrame the input of a stream at a site; called as `dovetail.sites.publish`.
 
@@ -99,14 +99,14 @@ def publish(
     checkpoint: a folder of its own that driver and executors reach by the same path; Spark's
         checkpoint goes below it, and the rows of the current micro-batch.
     access: the token and the CA; default: as the environment says. They stay with the driver.
-    lateness: how much older than the newest row of all earlier micro-batches a row may be, as a
-        timedelta or in the unit of the time column; intervals end by it where the rows of a query
-        make its time. Default: the delay of `withWatermark`; of a batch DataFrame, 0. A stream
-        without new rows holds all others up, unless `SiteClient.advance` is called for it; so
-        publish all streams of a query at the same time.
+    lateness: how much older than the newest row of all earlier micro-batches a row may be,
+        `"5 seconds"`; intervals end by it where the rows of a query make its time. Default: the
+        delay of `withWatermark`; of a batch DataFrame, 0. A stream without new rows holds all
+        others up, unless `SiteClient.advance` is called for it; so publish all streams of a query
+        at the same time.
     trigger: as for `DataStreamWriter.trigger`, `{"availableNow": True}`.
     name: of the streaming query.
-    timeout: how many seconds to wait for a site that is behind or away before the query fails.
+    timeout: how long to wait for a site that is behind or away before the query fails.
 
     >>> dovetail.sites.publish(
     ...     packets.withWatermark("ts", "5 seconds"),

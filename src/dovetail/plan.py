@@ -68,7 +68,7 @@ def join(
         both sides appears once in the output. Numbers of two types are compared as Spark compares
         them, a long with a double as doubles; what is in the output keeps its type.
     within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. For
-        dates and timestamps `"5 minutes"` or a timedelta; a bare number means days or seconds. Both
+        dates and timestamps `"5 minutes"` or a timedelta; a bare number is for numbers only. Both
         keys are in the output; of one name `k`, as `left_k` and `right_k`.
     memory: the join's whole budget over all partitions; None is unbounded. A number of bytes, or a
         size as Spark writes it, where 1 KB is 1024 bytes: `"64MB"`, `"64m"`.
@@ -208,9 +208,9 @@ def enrich(
         size (`maxFilesPerTrigger`) does not outrun it: what is left waits at the source.
     shed_to: a directory for the rows left out, as Parquet files with the stream's columns, each
         row once: run them through `enrich` as a batch when there is time.
-    latency: how long a row may wait until it is settled, `"5 seconds"`; a bare number is seconds.
-        An error if the machine is predicted not to be able to. `progress(state).longest_wait` tells
-        how long it was.
+    latency: how long a row may wait until it is settled, `"5 seconds"`. An error if the
+        machine is predicted not to be able to. `progress(state).longest_wait_s` tells how long it
+        was.
     history: a batch DataFrame with rows like those to come, the same files, say. For a new state
         directory, `auto` goes by how skewed keys are in a sample of its rows, for which Spark reads
         the key columns, now. Default: the stream itself if it is a batch; else they are uniform.

@@ -359,7 +359,7 @@ def test_wait_when_rows_are_settled_in_later_steps_then_is_measured_from_their_o
     limit_slices(monkeypatch, 2000)
     record = waiting.step(rows=0, seconds=4.0)
     assert (record["wait_seconds"], record["oldest_seconds"]) == (7.0, 0.0)
-    assert dovetail.progress(waiting.state).longest_wait == 7.0
+    assert dovetail.progress(waiting.state).longest_wait_s == 7.0
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
@@ -379,7 +379,7 @@ def test_latency_when_a_scan_takes_several_steps_then_rows_are_settled_in_time(
         counts += [record["pending"] for record in scan.records(5, rows=0, seconds=1.0)]
         pending[name] = counts
         if pace is not None:
-            assert 1.0 < dovetail.progress(scan.state).longest_wait <= pace.seconds
+            assert 1.0 < dovetail.progress(scan.state).longest_wait_s <= pace.seconds
     assert pending["bound"][0] == 10, "the table is scanned in one step"
     assert pending["bound"][-1] == 0
     assert pending["free"][-1] == 10

@@ -101,7 +101,7 @@ def test_auto_when_a_scan_is_chosen_then_its_settings_follow_and_progress_has_bo
     assert told is not None, about
     assert found is not None, about
     assert min(told.rate, found.rate, told.wait_seconds) > 0, about
-    assert found.wait_seconds == progress.longest_wait, about
+    assert found.wait_seconds == progress.longest_wait_s, about
     read = sum(part.totals.bytes_read for part in progress.partitions)
     assert found.bytes_per_row == read / progress.rows_in[0] > 0, about
     records = list(progress.records())

@@ -128,7 +128,7 @@ def test_enrich_when_rates_and_waits_are_measured_and_it_keeps_up_then_nothing_i
     records = list(progress.records())
     assert records[-1]["service_rate"] > records[-1]["arrival_rate"] > 0
     longest = max(record["wait_seconds"] or 0 for record in records)
-    assert longest == pytest.approx(progress.longest_wait, abs=1e-3)
+    assert longest == pytest.approx(progress.longest_wait_s, abs=1e-3)
     assert 0 < longest < 3600
 
 

@@ -189,8 +189,8 @@ def _totals(progress: "Progress", speed: Rate) -> Table:
         "pending", f"{progress.pending_rows:,} rows", "", Text(by_phase(progress.rows_out), "dim")
     )
     age = "" if speed.age_s is None else f"last step {speed.age_s:,.0f} s ago"
-    if progress.longest_wait:
-        age += f"  ·  a row waited {progress.longest_wait:,.2g} s at most"
+    if progress.longest_wait_s:
+        age += f"  ·  a row waited {progress.longest_wait_s:,.2g} s at most"
     grid.add_row("spilled", format_bytes(progress.spilled_bytes), "", Text(age, "dim"))
     if progress.identity["job"] == "enrich":
         cached = percent(progress.rows_cached, progress.rows_in[0])

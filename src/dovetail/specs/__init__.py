@@ -6,7 +6,7 @@ value: it reads nothing, and runs nothing. `job` is what any of them has, `join`
 default: letter case does not tell two columns apart.
 """
 
-from dovetail.specs.arguments import On, state_path
+from dovetail.specs.arguments import On, checked_span, state_path
 from dovetail.specs.enrich import EnrichOptions, EnrichSpec, enrich_spec
 from dovetail.specs.job import JobSpec
 from dovetail.specs.join import JoinOptions, JoinSpec, Within, join_spec
@@ -46,6 +46,7 @@ __all__ = [
     "Shed",
     "Within",
     "check_names",
+    "checked_span",
     "enrich_spec",
     "join_all_spec",
     "join_spec",

@@ -11,7 +11,6 @@ import pyarrow as pa
 from dovetail.errors import ArgumentError
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.keytypes import compared_types
-from dovetail.kernel.spans import parse_span
 from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, choose
 from dovetail.semistream.base import MIN_BUDGET_BYTES
 from dovetail.semistream.overload import Pace, Shedding
@@ -22,6 +21,7 @@ from dovetail.specs.arguments import (
     checked_memory,
     checked_partitions,
     checked_slice_ms,
+    checked_span,
     key_names,
     resolve,
     state_path,
@@ -83,7 +83,7 @@ class EnrichOptions:
     slice_ms: int = 250
     shed: str | Shedding | None = None  #: or with rates in place of measured ones, for tests
     shed_to: str | Path | None = None
-    latency: str | float | dt.timedelta | None = None
+    latency: str | dt.timedelta | None = None
 
 
 def enrich_spec(
@@ -177,24 +177,7 @@ def _columns(columns: Sequence[str] | None, table: pa.Schema) -> tuple[str, ...]
 
 
 def _seconds(value: Any, name: str) -> float | None:
-    """An interval like "5 minutes" in seconds; for `latency`, a bare number is one too."""
-    if value is None:
-        return None
-    if isinstance(value, dt.timedelta):
-        seconds = value.total_seconds()
-    elif name == "latency" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        try:
-            seconds = parse_span(str(value)).total_seconds()
-        except ValueError:
-            raise ArgumentError(
-                f"{name}={value!r} is not an interval like '30 seconds', '5 minutes', '1 hour' "
-                "or '1 day'"
-            ) from None
-    if not 0 < seconds < float("inf"):
-        raise ArgumentError(f"{name}={value!r} is not an interval above zero")
-    return seconds
+    return None if value is None else checked_span(value, name).total_seconds()
 
 
 def _flag(ordered: Any) -> bool:

@@ -15,6 +15,7 @@ from dovetail.kernel.keytypes import compared_types
 from dovetail.specs.arguments import (
     On,
     check_clashes,
+    check_distance,
     check_output,
     checked_memory,
     checked_partitions,
@@ -114,4 +115,5 @@ def _within(within: Within, types: Sequence[pa.DataType]) -> int | float | None:
         return None
     if len(types) != 1:
         raise BandKeyError(f"a band join (within=) has one key, not {len(types)}")
+    check_distance(within, types[0])
     return band_width(within, types[0])

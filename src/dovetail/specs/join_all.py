@@ -19,6 +19,7 @@ from dovetail.errors import ArgumentError, UnknownColumnError
 from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, choose, multiway_spec
 from dovetail.multiway.spec import LEAST_INPUTS
 from dovetail.specs.arguments import (
+    check_distance,
     checked_memory,
     checked_partitions,
     checked_slice_ms,
@@ -123,7 +124,9 @@ def join_all_spec(
             f"how={options.how!r} is not supported by join_all; it does how='inner'"
         )
     check_names(inputs)
-    multiway = multiway_spec(inputs, list(_conditions(inputs, options)))
+    conditions = list(_conditions(inputs, options))
+    multiway = multiway_spec(inputs, conditions)
+    _check_distances(inputs, conditions)
     algorithm = choose(options.algorithm)
     most = checked_partitions(options.partitions, known.partitions)
     rows = _sizes(multiway.names, options.sizes) or known.rows or [1.0] * len(multiway)
@@ -192,6 +195,16 @@ def _conditions(
                     f"on= joins {pair[0]!r} and {pair[1]!r} twice, within different distances: "
                     f"{seen[ends]!r} and {within!r}; leave one of them out"
                 )
+
+
+def _check_distances(
+    inputs: Mapping[str, pa.Schema], conditions: Sequence[tuple[Any, ...]]
+) -> None:
+    for end, _, *within in conditions:
+        name, _, column = end.partition(".")
+        if within:
+            (field,) = (f for f in inputs[name] if f.name.lower() == column.lower())
+            check_distance(within[0], field.type)
 
 
 def _pair(item: Any) -> tuple[Any, ...]:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,12 +23,12 @@ from dovetail.spark.session import check_session
 from dovetail.spark.sources.site_columns import check_columns
 from dovetail.spark.sources.site_source import register
 from dovetail.spark.sources.site_staging import StagedBatches
-from dovetail.specs import state_path
+from dovetail.specs import checked_span, state_path
 
 _log = logging.getLogger(__name__)
 _WATERMARK = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark names
 
-Lateness = int | dt.timedelta | None
+Lateness = str | dt.timedelta | None
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class PublishOptions:
     lateness: Lateness = None
     trigger: Mapping[str, object] | None = None
     name: str | None = None
-    timeout: float = 600.0
+    timeout: str | dt.timedelta = "10 minutes"
 
 
 @dataclass
@@ -57,7 +56,7 @@ class Publisher:
     producer: str
     staged: StagedBatches
     lateness: int | None  #: in the unit of the time column; None if the wall clock ends intervals
-    timeout: float
+    timeout_s: float
     late: int = 0
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -69,7 +68,7 @@ class Publisher:
         for part, put in enumerate(puts):
             ack = self.client.put(
                 self.query, self.stream, self.staged.rows(number, put), producer=self.producer,
-                batch=number, part=part, until=put.until, timeout=self.timeout,
+                batch=number, part=part, until=put.until, timeout=self.timeout_s,
             )  # fmt: skip
             if fresh and part == 0 and ack.duplicate and not ack.repeated:
                 self.staged.forget(number)
@@ -112,7 +111,8 @@ def publish(frame: DataFrame, options: PublishOptions) -> StreamingQuery | None:
     producer = staged.producer(facts, begun=(checkpoint / "query").exists())
     publisher = Publisher(
         SiteClient(described.addresses[stream.site], access), options.query, options.stream,
-        producer, staged, lateness, options.timeout,
+        producer, staged, lateness,
+        checked_span(options.timeout, "timeout").total_seconds(),
     )  # fmt: skip
     if not frame.isStreaming:
         # in the order of their times: so intervals end while rows still come
@@ -159,12 +159,6 @@ def _lateness(
                 "the newest row one may be that follows, lateness="
             )
         else:
-            given = 0
-    units: Any = given
-    if isinstance(given, dt.timedelta):
-        units = described.deployment.units(given.total_seconds())
-    if isinstance(units, bool) or not isinstance(units, int) or units < 0:
-        raise ArgumentError(
-            f"lateness={given!r}: a timedelta or a number in the unit of {stream.time!r}, 0 or more"
-        )
-    return units
+            given = dt.timedelta(0)
+    span = checked_span(given, "lateness", or_zero=True)
+    return described.deployment.units(span.total_seconds())

@@ -98,7 +98,7 @@ class Progress:
         return sum(part.totals.rows_shed for part in self.partitions)
 
     @property
-    def longest_wait(self) -> float:
+    def longest_wait_s(self) -> float:
         """Seconds from the start of the step that took a row in until it was settled, at most.
 
         Measured for the rows of a stream that are looked up in a table; else 0.
@@ -125,7 +125,7 @@ class Progress:
     def measured(self) -> Cost | None:
         """The same as it has turned out so far; None for two streams, and before the first row.
 
-        The rate is that of the time spent joining; the wait is `longest_wait`, so it has Spark's
+        The rate is that of the time spent joining; the wait is `longest_wait_s`, so it has Spark's
         own time in it.
         """
         rows = self.rows_in[0]
@@ -134,7 +134,7 @@ class Progress:
             return None
         read = sum(part.totals.bytes_read for part in self.partitions)
         rate = rows / seconds * self.chosen.at_once
-        return Cost(rate, self.longest_wait, read / rows)
+        return Cost(rate, self.longest_wait_s, read / rows)
 
     @property
     def rows_out(self) -> dict[str, int]:

@@ -62,7 +62,7 @@ def join(
 
     Watermarks do not pass through the join. With one behind it, results that were put off for lack
     of `memory` come when their windows have closed, and Spark drops them as late: group by windows
-    before the join, leave `memory` out, or aggregate what the sink has written.
+    before the join, set `memory="unbounded"`, or aggregate what the sink has written.
 
     on: a column name, a list of names, or pairs `("left_column", "right_column")`. A name used on
         both sides appears once in the output. Numbers of two types are compared as Spark compares
@@ -70,8 +70,9 @@ def join(
     within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. For
         dates and timestamps `"5 minutes"` or a timedelta; a bare number is for numbers only. Both
         keys are in the output; of one name `k`, as `left_k` and `right_k`.
-    memory: the join's whole budget over all partitions; None is unbounded. A number of bytes, or a
-        size as Spark writes it, where 1 KB is 1024 bytes: `"64MB"`, `"64m"`.
+    memory: the join's whole budget over all partitions: a number of bytes, or a size as Spark
+        writes it, where 1 KB is 1024 bytes, `"64MB"`, `"64m"`; or `"unbounded"`. Default: a quarter
+        of the machine's memory, or on a cluster of an executor's; `explain` tells.
     state: the directory of the join's state, beside the query's checkpoint and reachable from
         every executor. Default: `<spark.sql.streaming.checkpointLocation>/dovetail/<name>`. A
         batch join keeps none.
@@ -189,8 +190,8 @@ def enrich(
     how: `"inner"`, `"left"` (rows without a match have nulls), `"semi"` (rows with a match) or
         `"anti"` (rows without: what the table does not know yet). A row with a null in its key
         matches nothing.
-    memory: the whole budget over all partitions, `"64MB"` or bytes, as for `join`; None is
-        unbounded.
+    memory: the whole budget over all partitions, `"64MB"`, bytes or `"unbounded"`, and its default,
+        as for `join`.
     state: the directory of the staged table and the state, beside the query's checkpoint and
         reachable from every executor.
     algorithm: `"auto"` (by the cost models, once for a state directory; `explain` says

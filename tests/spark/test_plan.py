@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import dovetail
 from dovetail.costs.expected import Expected
 from dovetail.errors import StateMismatchError
 from dovetail.spark.jobs import staging_shown
+from dovetail.spark.machine import default_memory, machine_bytes
 
 SEED = 31
 
@@ -117,3 +119,29 @@ def test_staging_when_it_takes_long_on_a_terminal_then_shows_what_is_written(
     with staging_shown.shown(tmp_path):
         time.sleep(0.2)
     assert "Staging the table: 2.0 KB written" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_memory_when_it_is_left_out_then_is_a_quarter_of_the_machine_and_explained(
+    inputs: Any,
+) -> None:
+    sides = [inputs.batch(name) for name in ("left", "right")]
+    found = dovetail.plan.join(*sides, on="k").explain(sample_rows=0)
+    assert found.memory.total_bytes == machine_bytes() // 4
+    assert "a quarter of the" in str(found)
+    assert "that this machine has, as memory= was left out" in str(found)
+    unbounded = dovetail.plan.join(*sides, on="k", memory="unbounded").explain(sample_rows=0)
+    assert unbounded.memory.total_bytes is None
+    assert "unbounded: all rows stay in memory" in str(unbounded)
+
+
+def test_memory_when_it_is_left_out_on_a_cluster_then_is_a_quarter_of_an_executor() -> None:
+    def context(**settings: str) -> Any:
+        conf = {name.replace("_", "."): value for name, value in settings.items()}
+        return SimpleNamespace(master="spark://host:7077", getConf=lambda: conf)
+
+    assert default_memory(context()).nbytes == 256 << 20
+    found = default_memory(context(spark_executor_memory="8g"))
+    assert found.nbytes == 2 << 30
+    assert "8.0 GB that an executor has (spark.executor.memory)" in found.words
+    assert default_memory(context(spark_executor_memory="2048")).nbytes == 512 << 20

@@ -108,7 +108,7 @@ def join_job(name: str, algorithm: Any, budget_bytes: int | None, rows: int) -> 
             left,
             right,
             on=KEY,
-            memory=budget_bytes,
+            memory=budget_bytes or "unbounded",
             state=directory / "state",
             algorithm=algorithm,
             partitions=PARTITIONS,

@@ -229,7 +229,7 @@ def dovetail_job(name: str, budget_bytes: int | None) -> Job:
             left,
             right,
             on=KEY,
-            memory=budget_bytes,
+            memory=budget_bytes or "unbounded",
             state=directory / "state",
             partitions=PARTITIONS,
         )

@@ -39,6 +39,7 @@ class PlannedJoin:
     asked_partitions: int | None
     batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
     streaming: bool
+    memory_words: str = ""  #: how it came about, if it was not asked for
     state: Path | None = None
     state_note: str = ""
     samples: tuple[pa.Table, pa.Table] | None = None
@@ -66,7 +67,7 @@ def explain_join(plan: PlannedJoin) -> Explanation:
         sections,
         algorithm=plan.algorithm,
         predictions=() if plan.expected is None else (plan.expected,),
-        memory=MemoryShare(plan.memory_bytes, plan.partitions),
+        memory=MemoryShare(plan.memory_bytes, plan.partitions, plan.memory_words),
         reasons=_algorithm(plan),
     )
 
@@ -164,6 +165,7 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
     counted = min(batch, room // 2)
     free = room - counted
     lines = [
+        *((plan.memory_words,) if plan.memory_words else ()),
         f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
         f"  {format_bytes(working):>9}  working memory: sorting, probing, output, blocks read back",
         f"  {format_bytes(room):>9}  rows with their index, the input batch, the list of blocks",

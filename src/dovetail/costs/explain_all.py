@@ -37,6 +37,7 @@ class PlannedJoinAll:
     batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
     streaming: bool
     chosen_by: str  #: what the shares were
+    memory_words: str = ""  #: how it came about, if it was not asked for
     state: Path | None = None
     state_note: str = ""
     samples: tuple[pa.Table | None, ...] = ()
@@ -62,7 +63,7 @@ def explain_join_all(plan: PlannedJoinAll) -> Explanation:
         sections,
         algorithm=plan.algorithm,
         predictions=_costs(plan, widths),
-        memory=MemoryShare(plan.memory_bytes, plan.grid.partitions),
+        memory=MemoryShare(plan.memory_bytes, plan.grid.partitions, plan.memory_words),
         reasons=_algorithm(plan),
     )
 
@@ -134,6 +135,7 @@ def _memory(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
     working = int(share * WORKING_SHARE)
     batch = int(max(width.nbytes for width in widths) * plan.batch_rows)
     lines = [
+        *((plan.memory_words,) if plan.memory_words else ()),
         f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
         f"  {format_bytes(working):>9}  working memory: slices, combinations, output",
         f"  {format_bytes(share - working):>9}  rows, indexes, the input batch, blocks read back",

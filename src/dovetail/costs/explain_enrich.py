@@ -63,7 +63,7 @@ def explain_enrich(plan: PlannedEnrich) -> Explanation:
         sections,
         algorithm=plan.algorithm,
         predictions=told,
-        memory=MemoryShare(plan.memory_bytes, plan.partitions),
+        memory=MemoryShare(plan.memory_bytes, plan.partitions, plan.memory_words),
         wait_seconds=None if mine is None else mine.wait_seconds,
         reasons=_algorithm(plan, predictions),
     )
@@ -152,6 +152,7 @@ def _memory(plan: PlannedEnrich) -> list[str]:
         part = ", as much as the table takes or more"
     share = plan.memory_bytes // plan.partitions
     return [
+        *((plan.memory_words,) if plan.memory_words else ()),
         f"{format_bytes(plan.memory_bytes)} in all{part}, {format_bytes(share)} for each partition",
         f"  {format_bytes(int(share * WORKING_SHARE)):>9}  working memory",
         "the rest holds the cache, the rows that wait, and the input batch",

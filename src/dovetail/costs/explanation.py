@@ -25,6 +25,7 @@ class MemoryShare:
 
     total_bytes: int | None  #: over all partitions; None is unbounded
     partitions: int
+    words: str = ""  #: how it came about, if it was not asked for
 
     @property
     def partition_bytes(self) -> int | None:

@@ -74,6 +74,7 @@ class PlannedEnrich:
     table: TableSize
     machine: Machine
     skew: Skew = UNIFORM  #: of the stream's keys
+    memory_words: str = ""  #: how it came about, if it was not asked for
     state: Path | None = None
     state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream

@@ -6,7 +6,7 @@ value: it reads nothing, and runs nothing. `job` is what any of them has, `join`
 default: letter case does not tell two columns apart.
 """
 
-from dovetail.specs.arguments import On, checked_span, state_path
+from dovetail.specs.arguments import UNBOUNDED, On, checked_span, state_path
 from dovetail.specs.enrich import EnrichOptions, EnrichSpec, enrich_spec
 from dovetail.specs.job import JobSpec
 from dovetail.specs.join import JoinOptions, JoinSpec, Within, join_spec
@@ -28,6 +28,7 @@ from dovetail.specs.names import (
 )
 
 __all__ = [
+    "UNBOUNDED",
     "EnrichAlgorithm",
     "EnrichHow",
     "EnrichOptions",

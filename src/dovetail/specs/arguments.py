@@ -22,6 +22,8 @@ from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 from dovetail.kernel.spans import parse_span
 
+UNBOUNDED = "unbounded"  #: as `memory=`
+
 On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
 
 
@@ -140,15 +142,22 @@ def checked_partitions(asked: Any, default: int) -> int:
     return default if asked is None else int(asked)
 
 
-def checked_memory(memory: str | int | None, partitions: int, least_each: int) -> int | None:
-    """The budget in bytes, over all partitions; None is unbounded."""
+def checked_memory(
+    memory: str | int | None, partitions: int, least_each: int, default: int | None = None
+) -> int | None:
+    """The budget in bytes, over all partitions; None is unbounded.
+
+    default: where none is named; None for unbounded.
+    """
+    least = least_each * partitions
     if memory is None:
+        return None if default is None else max(default, least)
+    if isinstance(memory, str) and memory.strip().lower() == UNBOUNDED:
         return None
     try:
         total = parse_bytes(memory)
     except ValueError as error:
-        raise ArgumentError(f"memory=: {error}") from None
-    least = least_each * partitions
+        raise ArgumentError(f"memory=: {error}, or {UNBOUNDED!r}") from None
     if total < least:
         bare = not str(memory).strip()[-1:].isalpha()
         raise MemoryBudgetError(

@@ -87,7 +87,11 @@ class EnrichOptions:
 
 
 def enrich_spec(
-    stream: pa.Schema, table: pa.Schema, options: EnrichOptions, default_partitions: int
+    stream: pa.Schema,
+    table: pa.Schema,
+    options: EnrichOptions,
+    default_partitions: int,
+    default_memory: int | None = None,
 ) -> EnrichSpec:
     """Check the arguments of an enrichment against the schemas of stream and table.
 
@@ -112,7 +116,7 @@ def enrich_spec(
     latency = _seconds(options.latency, "latency")
     return EnrichSpec(
         algorithm=choose(options.algorithm),
-        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES),
+        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES, default_memory),
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),
         slice_ms=checked_slice_ms(options.slice_ms),

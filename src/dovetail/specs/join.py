@@ -87,7 +87,11 @@ class JoinOptions:
 
 
 def join_spec(
-    left: pa.Schema, right: pa.Schema, options: JoinOptions, default_partitions: int
+    left: pa.Schema,
+    right: pa.Schema,
+    options: JoinOptions,
+    default_partitions: int,
+    default_memory: int | None = None,
 ) -> JoinSpec:
     """Check a join's arguments against the schemas of its inputs."""
     if options.how != "inner":
@@ -103,7 +107,7 @@ def join_spec(
     return JoinSpec(
         twoway=twoway,
         algorithm=algorithm,
-        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES),
+        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES, default_memory),
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),
         slice_ms=checked_slice_ms(options.slice_ms),

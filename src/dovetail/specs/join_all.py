@@ -110,6 +110,7 @@ class Known:
     """What is known of a join besides its arguments."""
 
     partitions: int  #: if none are asked for
+    memory_bytes: int | None = None  #: likewise; None: unbounded
     rows: Sequence[float] | None = None  #: of each input, about; None: as many of each
     shares: Sequence[int] | None = None  #: that a state directory was begun with
     samples: Sequence[HashSample] | None = None  #: of each input; None: keys are spread evenly
@@ -137,7 +138,7 @@ def join_all_spec(
         grid=grid,
         most_partitions=most,
         algorithm=algorithm,
-        memory_bytes=checked_memory(options.memory, grid.partitions, least),
+        memory_bytes=checked_memory(options.memory, grid.partitions, least, known.memory_bytes),
         partitions=grid.partitions,
         state=None if options.state is None else state_path(options.state),
         slice_ms=checked_slice_ms(options.slice_ms),

@@ -10,8 +10,9 @@ from pyspark.sql.types import StringType, StructType
 from dovetail.errors import ArgumentError, KeyTypeError, StateMismatchError
 from dovetail.kernel.keytypes import name_of
 from dovetail.spark.foreach import states_in
+from dovetail.spark.machine import default_memory
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
-from dovetail.specs import JobSpec, JoinAllSpec, JoinSpec
+from dovetail.specs import UNBOUNDED, JobSpec, JoinAllSpec, JoinSpec
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
@@ -20,7 +21,12 @@ def without_deferring(spec: JoinSpec | JoinAllSpec) -> str | None:
     """How a join that may put results off would put none off; None if it does not."""
     if spec.memory_bytes is None or spec.algorithm == "shj":
         return None
-    return "leave memory= out, so that nothing is put off"
+    return f"set memory={UNBOUNDED!r}, so that nothing is put off"
+
+
+def memory_words(session: SparkSession, asked: str | int | None) -> str:
+    """How a budget came about, if nobody named it."""
+    return default_memory(session.sparkContext).words if asked is None else ""
 
 
 def default_state(session: SparkSession, name: str) -> str:

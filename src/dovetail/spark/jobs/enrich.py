@@ -29,6 +29,7 @@ from dovetail.spark.layout import (
     partition_of,
     with_keys,
 )
+from dovetail.spark.machine import default_memory
 from dovetail.spark.session import check_session
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import Manifest
@@ -131,9 +132,9 @@ def resolve_enrich(
     parallelism = check_session(session)
     if stream.isStreaming and options.state is None:
         options = replace(options, state=default_state(session, name))
-    spec = enrich_spec(
-        arrow_schema("stream", stream), arrow_types("table", table.schema), options, parallelism
-    )
+    schemas = (arrow_schema("stream", stream), arrow_types("table", table.schema))
+    memory = default_memory(session.sparkContext).nbytes
+    spec = enrich_spec(*schemas, options, parallelism, memory)
     _check_overload(stream, options, spec)
     check_collations("stream", stream.schema, spec.semistream.stream_keys)
     check_collations("table", table.schema, spec.semistream.table_keys)

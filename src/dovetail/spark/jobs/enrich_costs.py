@@ -13,6 +13,7 @@ from dovetail.costs.widths import row_width
 from dovetail.errors import StateError
 from dovetail.semistream import StagedTable
 from dovetail.spark.endings import MAX_SLICE_MS
+from dovetail.spark.jobs.checks import memory_words
 from dovetail.spark.jobs.sizes import rows_by_statistics, rows_of_files, storage_near
 from dovetail.spark.jobs.staging import shape_of
 from dovetail.spark.jobs.streamkeys import StreamKeys
@@ -48,6 +49,7 @@ def foreseen(
         algorithm=spec.algorithm,
         asked_algorithm=options.algorithm,
         memory_bytes=spec.memory_bytes,
+        memory_words=memory_words(stream.sparkSession, options.memory),
         partitions=spec.partitions,
         asked_partitions=options.partitions,
         streaming=stream.isStreaming,

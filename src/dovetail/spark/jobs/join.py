@@ -28,6 +28,7 @@ from dovetail.spark.layout import (
     partition_of,
     with_keys,
 )
+from dovetail.spark.machine import default_memory
 from dovetail.spark.session import check_session
 from dovetail.specs import JoinOptions, JoinSpec, join_spec
 from dovetail.twoway import make
@@ -99,7 +100,8 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
     schemas = [
         arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)
     ]
-    spec = join_spec(schemas[LEFT], schemas[RIGHT], options, parallelism)
+    memory = default_memory(session.sparkContext).nbytes
+    spec = join_spec(schemas[LEFT], schemas[RIGHT], options, parallelism, memory)
     for side, frame, keys in zip(SIDE_NAMES, (left, right), spec.keys, strict=True):
         check_collations(side, frame.schema, keys)
     check_widening(session, *spec.twoway.schemas, *spec.keys)

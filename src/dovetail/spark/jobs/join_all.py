@@ -37,6 +37,7 @@ from dovetail.spark.layout import (
     union_layout,
     with_keys,
 )
+from dovetail.spark.machine import default_memory
 from dovetail.spark.session import check_session
 from dovetail.spark.state import IDENTITY, read_identity
 from dovetail.specs import (
@@ -92,7 +93,8 @@ def resolve_join_all(
     parallelism = check_session(session)
     if streaming and options.state is None:
         options = replace(options, state=default_state(session, name))
-    spec = join_all_spec(_schemas(inputs), options, Known(parallelism))
+    known = Known(parallelism, default_memory(session.sparkContext).nbytes)
+    spec = join_all_spec(_schemas(inputs), options, known)
     for (input_name, frame), keys in zip(inputs.items(), spec.keys, strict=True):
         check_collations(input_name, frame.schema, keys)
     for edge in spec.multiway.edges:
@@ -105,7 +107,10 @@ def with_shares(
     inputs: Inputs, spec: JoinAllSpec, options: JoinAllOptions, known: Known
 ) -> JoinAllSpec:
     """The spec with the shares that follow from what is known."""
-    return join_all_spec(_schemas(inputs), options, replace(known, partitions=spec.most_partitions))
+    context = next(iter(inputs.values())).sparkSession.sparkContext
+    memory = default_memory(context).nbytes
+    known = replace(known, partitions=spec.most_partitions, memory_bytes=memory)
+    return join_all_spec(_schemas(inputs), options, known)
 
 
 def _schemas(inputs: Inputs) -> dict[str, pa.Schema]:

@@ -21,6 +21,7 @@ from dovetail.costs.keysample import BUCKETS
 from dovetail.kernel.protocol import LEFT
 from dovetail.multiway import Edge
 from dovetail.spark.jobs.bands import band_partitions
+from dovetail.spark.jobs.checks import memory_words
 from dovetail.spark.jobs.join_all import cell_counts
 from dovetail.spark.jobs.join_words import WIDTH_ROWS
 from dovetail.spark.jobs.sampling import MATCHING_IN_CELL
@@ -51,6 +52,7 @@ def explained_join_all(
         algorithm=spec.algorithm,
         asked_algorithm=options.algorithm,
         memory_bytes=spec.memory_bytes,
+        memory_words=memory_words(first.sparkSession, options.memory),
         most_partitions=spec.most_partitions,
         asked_partitions=options.partitions,
         batch_rows=batch_rows(first.sparkSession),

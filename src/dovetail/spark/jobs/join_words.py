@@ -14,6 +14,7 @@ from dovetail.costs.replay import Setting, foresee
 from dovetail.costs.widths import columns_of, row_width
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
+from dovetail.spark.jobs.checks import memory_words
 from dovetail.spark.jobs.sampling import sample_keys
 from dovetail.spark.jobs.sizes import files_in_a_batch, storage_near
 from dovetail.spark.layout import arrow_schema, batch_rows
@@ -47,6 +48,7 @@ def explained_join(
         algorithm=spec.algorithm,
         asked_algorithm=options.algorithm,
         memory_bytes=spec.memory_bytes,
+        memory_words=memory_words(left.sparkSession, options.memory),
         partitions=spec.partitions,
         asked_partitions=options.partitions,
         batch_rows=batch_rows(left.sparkSession),

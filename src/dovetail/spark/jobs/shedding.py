@@ -28,6 +28,7 @@ from dovetail.errors import ArgumentError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
 from dovetail.spark import faults
 from dovetail.spark.state import Manifest, PartitionState, replay
+from dovetail.spark.state.durable import sync
 
 _PUBLISHED = ".published"
 _GROUP_BYTES = 16 << 20  # of a row group, at most
@@ -88,7 +89,7 @@ def _write_once(target: Path, groups: Iterator[pa.Table], schema: pa.Schema) -> 
         with pq.ParquetWriter(hidden, schema, store_schema=False) as writer:
             for group in groups:
                 writer.write_table(group)
-        _sync(hidden)
+        sync(hidden)
         faults.fault_point("mid-publish")
         os.link(hidden, target)
     except FileExistsError:
@@ -96,7 +97,7 @@ def _write_once(target: Path, groups: Iterator[pa.Table], schema: pa.Schema) -> 
     except FileNotFoundError:  # tidied up by another attempt, which has published
         if not target.exists():
             raise
-    _sync(target.parent)
+    sync(target.parent)
     for left in target.parent.glob(f".{target.name}.*"):  # also of attempts that were killed
         left.unlink(missing_ok=True)
 
@@ -113,11 +114,3 @@ def _grouped(batches: Iterator[pa.RecordBatch], group_bytes: int) -> Iterator[pa
         nbytes += batch.nbytes
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,7 +18,6 @@ over, and gives up after a few times. (A snapshot of a lakehouse table does not 
 import contextlib
 import fcntl
 import json
-import os
 import re
 import shutil
 import uuid
@@ -53,6 +52,7 @@ from dovetail.spark.jobs.staging_shown import shown
 from dovetail.spark.layout import compared_keys, partition_of
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import PartitionState, make_directory
+from dovetail.spark.state.durable import replace_durably
 from dovetail.spark.state.staged import CURRENT, TABLES, staged_version
 from dovetail.specs import EnrichSpec
 
@@ -265,19 +265,10 @@ def _next_version(root: Path, taken: set[str]) -> str:
 
 def _seal(root: Path, version: str, facts: dict[str, Any]) -> None:
     try:
-        _replace(root / version / STAGED, json.dumps(facts))
-        _replace(root / CURRENT, version)
+        replace_durably(root / version / STAGED, json.dumps(facts).encode())
+        replace_durably(root / CURRENT, version.encode())
     except OSError as error:
         raise storage_problem(error, root, "write to") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    with temporary.open("x") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
 
 
 def staged_facts(directory: Path) -> dict[str, Any]:

@@ -6,14 +6,12 @@ then known and not guessed. Once a step has claimed the directory it stays as it
 """
 
 import json
-import os
-import uuid
 from pathlib import Path
 
 from dovetail.costs.choice import Recorded
 from dovetail.errors import StateCorruptError
 from dovetail.kernel.files import storage_problem
-from dovetail.spark.state.durable import make_directory
+from dovetail.spark.state.durable import make_directory, replace_durably
 from dovetail.spark.state.identity import IDENTITY
 
 CHOSEN = "chosen.json"
@@ -24,14 +22,9 @@ def record(state: Path, choice: Recorded) -> None:
     path = state / CHOSEN
     if (state / IDENTITY).exists() and path.exists():
         return
-    temporary = path.with_name(f"{CHOSEN}.{uuid.uuid4().hex}.tmp")
     try:
         make_directory(state)
-        with temporary.open("x") as handle:
-            json.dump(choice.facts(), handle, indent=1)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
+        replace_durably(path, json.dumps(choice.facts(), indent=1).encode())
     except OSError as error:
         raise storage_problem(error, path, "write to") from error
 

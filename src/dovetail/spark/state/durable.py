@@ -1,6 +1,7 @@
 """Writing what has to be on stable storage before anything goes on."""
 
 import os
+import uuid
 from pathlib import Path
 
 
@@ -18,9 +19,17 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(handle.fileno())
 
 
-def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Have a file or a directory on stable storage."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Put a file in the place of another, whole or not at all."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    write_durably(temporary, data)
+    temporary.replace(path)

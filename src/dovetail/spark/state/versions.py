@@ -41,7 +41,7 @@ from pathlib import Path
 from dovetail.errors import StateCorruptError, StateError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
 from dovetail.spark import faults
-from dovetail.spark.state.durable import make_directory, sync_directory, write_durably
+from dovetail.spark.state.durable import make_directory, sync, write_durably
 from dovetail.spark.state.manifest import RESTORE_BOTH, Manifest, read, write
 
 _VERSION = re.compile(r"v(\d{12})")
@@ -106,7 +106,7 @@ class PartitionState:
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
             faults.fault_point("after-link")
-            sync_directory(self.directory)
+            sync(self.directory)
             temporary.unlink()
             self._remember_latest(version, attempt)
         except OSError as error:

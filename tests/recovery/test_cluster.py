@@ -19,7 +19,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import StateError
-from dovetail.specs import staged_version
+from dovetail.spark.state.staged import staged_version
 
 SEED = 3_003
 HOSTS = ("127.0.0.1", "127.0.0.2")  # two names, so that Spark takes them for two machines

@@ -25,11 +25,11 @@ import pytest
 import dovetail
 from dovetail.errors import StateError, StateMissingError
 from dovetail.kernel.protocol import SIDE_NAMES
-from dovetail.spark import endings
-from dovetail.spark import refresh as refresh_module
-from dovetail.spark import state as state_module
+from dovetail.spark import endings, faults
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS
+from dovetail.spark.jobs import enrich_course
+from dovetail.spark.jobs import refresh as refresh_module
 from dovetail.spark.state import PartitionState, prepare
 from support.depth import full_or, only_full
 from support.processes import finding_support
@@ -78,8 +78,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]
     """Have a function called with the name of every fault point that is reached."""
 
     def install(hook: Callable[[str], None]) -> None:
-        for module in (state_module, step_module):
-            monkeypatch.setattr(module, "fault_point", hook)
+        monkeypatch.setattr(faults, "fault_point", hook)
 
     tidy = PartitionState.discard
 
@@ -586,7 +585,7 @@ def test_lookup_when_table_is_refreshed_while_rows_wait_then_they_finish_on_the_
     keep: bool,
 ) -> None:
     monkeypatch.setattr(step_module, "_cached", None)
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 0)  # so that rows are left waiting
+    monkeypatch.setattr(enrich_course, "MAX_SLICE_MS", 0)  # so that rows are left waiting
     partition = protocol.LookupPartition(tmp_path, algorithm=algorithm)
     prepare(tmp_path, 1)
     partition.stage(1, "old", 8000)
@@ -596,7 +595,7 @@ def test_lookup_when_table_is_refreshed_while_rows_wait_then_they_finish_on_the_
     assert waiting > 50, "no row waits"
     partition.stage(2, "new", 8500)
     total += partition.run(1, second, 0, keep=keep)
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 1000)
+    monkeypatch.setattr(enrich_course, "MAX_SLICE_MS", 1000)
     total += drain(partition, protocol, 2)
     wanted: dict[int, str | None] = {}
     for rows, text, keys in ((first, "old", 8000), (second, "new", 8500)):
@@ -614,7 +613,7 @@ def test_lookup_history_when_tasks_die_and_the_table_changes_then_each_row_meets
 ) -> None:  # fmt: skip
     """A version is deleted as soon as nothing committed refers to it."""
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 0)
+    monkeypatch.setattr(enrich_course, "MAX_SLICE_MS", 0)
     partition = protocol.LookupPartition(tmp_path, algorithm=algorithm)
     prepare(tmp_path, 1)
     doom: list[tuple[str, type[BaseException]]] = []
@@ -650,7 +649,7 @@ def test_lookup_history_when_tasks_die_and_the_table_changes_then_each_row_meets
         assert all(again == seen[0] for again in seen), f"seed {seed}: a replay emitted other rows"
         total += seen[0]
     doom.clear()
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", 1000)
+    monkeypatch.setattr(enrich_course, "MAX_SLICE_MS", 1000)
     total += drain(partition, protocol, batches)
     assert version > 2, f"seed {seed}: the table did not change"
     assert fired.total() > 2, f"seed {seed}: too few faults fired: {fired}"

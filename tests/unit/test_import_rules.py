@@ -28,7 +28,7 @@ SOURCES = {
 FOUNDATION = {"errors", "kernel"}
 ALGORITHMS = {"twoway", "multiway", "semistream"}
 ENGINE_FREE = FOUNDATION | ALGORITHMS | {"costs", "sites", "specs"}
-LIBRARY = ENGINE_FREE | {"spark", "api", ROOT}
+LIBRARY = ENGINE_FREE | {"spark", "plan", "api", ROOT}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "kernel": {"errors"},
@@ -39,8 +39,9 @@ LAYERS: dict[str, set[str]] = {
     "sites": FOUNDATION | ALGORITHMS | {"costs"},
     "specs": FOUNDATION | ALGORITHMS | {"costs", "sites"},
     "spark": ENGINE_FREE,
-    "api": ENGINE_FREE | {"spark"},
-    ROOT: ENGINE_FREE | {"spark", "api"},
+    "plan": ENGINE_FREE | {"spark"},
+    "api": ENGINE_FREE | {"spark", "plan"},
+    ROOT: ENGINE_FREE | {"spark", "plan", "api"},
     "ui": LIBRARY,
     "cli": LIBRARY | {"ui"},
     BENCH: LIBRARY,
@@ -63,7 +64,7 @@ SPARK = {"pyspark", "py4j"}
 # Inside functions only, so that `dovetail --help` does not wait for Spark to load.
 SPARK_WHEN_CALLED = {"cli", BENCH}
 # Under `if TYPE_CHECKING`, which imports nothing: the public signatures name Spark's DataFrame.
-SPARK_IN_ANNOTATIONS = {"api", ROOT, "ui", "cli", BENCH}
+SPARK_IN_ANNOTATIONS = {"plan", "api", ROOT, "ui", "cli", BENCH}
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from typing import Self
 import pyarrow as pa
 
 from dovetail.costs import inl, meshjoin, seek, ssbj
-from dovetail.costs.explain import RowWidth, row_width
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
 from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.ssbj import Stream
 from dovetail.costs.storage import Storage
+from dovetail.costs.widths import RowWidth, row_width
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import SemiStreamSpec
@@ -74,6 +74,7 @@ class PlannedEnrich:
     table: TableSize
     machine: Machine
     skew: Skew = UNIFORM  #: of the stream's keys
+    memory_words: str = ""  #: how it came about, if it was not asked for
     state: Path | None = None
     state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream

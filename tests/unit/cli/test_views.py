@@ -25,7 +25,8 @@ from dovetail.cli.views import (
     sparkline,
     summary,
 )
-from dovetail.spark.metrics import PartitionProgress, empty_totals, progress
+from dovetail.spark.state.metrics import PartitionProgress, progress
+from dovetail.spark.state.totals import Totals
 
 MakeState = Callable[..., Path]
 
@@ -65,7 +66,7 @@ def test_sparkline_when_values_vary_then_the_largest_is_full() -> None:
 def test_phase_when_work_was_deferred_then_is_told_by_what_it_produced(
     recorded: str, pending: int, produced: dict[str, int], phase: str
 ) -> None:
-    part = PartitionProgress(0, 1, pending, recorded, empty_totals())
+    part = PartitionProgress(0, 1, pending, recorded, Totals())
     assert phase_of(part, {"rows_out": produced}) == phase
 
 

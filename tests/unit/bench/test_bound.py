@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import ArgumentError
-from dovetail_bench.bound import (
+from dovetail_bench.diner.clairvoyant import (
     Arrivals,
     most_by_prices,
     most_by_segments,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import MemoryBudgetError
-from dovetail_bench.bound import most_online_results
+from dovetail_bench.diner.clairvoyant import most_online_results
 from dovetail_bench.diner.rivals import HISTORY, JOINS
 from dovetail_bench.diner.simulate import (
     BATCH_ROWS,

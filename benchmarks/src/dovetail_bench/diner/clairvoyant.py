@@ -20,10 +20,10 @@ have had to pay. That is so for any prices (Lagrangian duality), and for the bes
 the best policy, since places that are passed on from row to row are a flow. The search for prices
 is over steps of time and ends after some rounds, so it stays a little above.
 
-`tests/unit/bench/test_bound.py` compares both with everything that policies could do, and says
-how far above that they are; for thousands of rows, a simple policy that knows what comes has nine
-tenths of the bound. In either, a row that arrives meets what is in memory before it takes
-up room itself.
+`tests/unit/bench/test_clairvoyant.py` compares both with everything that policies could do, and
+says how far above that they are; for thousands of rows, a simple policy that knows what comes has
+nine tenths of the bound. In either, a row that arrives meets what is in memory before it takes up
+room itself.
 
 An input that has ended. A join may then read that side's rows back at leisure (footnote 1 of the
 DINER paper). With `loads_ended`, a row that comes after the other input's end counts as meeting any

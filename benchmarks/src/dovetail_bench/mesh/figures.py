@@ -11,7 +11,7 @@ varies the stream's skew, group `relation`, as the paper, the table's; there the
 and which keys are frequent in one has nothing to do with the other.
 
 Clocks. `disk`, `object-store`, `ssd` and `ssd-32` are virtual seconds under a storage profile, from
-counted reads: see `semistream_runs`. `here` is the wall time of this machine, where all that is
+counted reads: see `semistream.runs`. `here` is the wall time of this machine, where all that is
 read is in the page cache of the system.
 
 Index nested loops read, and keep in their pool, leaves of 8 KB as those of a database, and have
@@ -25,7 +25,7 @@ A scan takes 24 iterations. The paper's, with whole pages in its buffer, takes h
 memory, and so more seeks; ours keeps codes alone, and inside a budget reads them in pieces that
 fit. What the papers' way of counting would lead to is a fact beside the result.
 
-`mesh-model` (Fig. 10a): see `mesh_model`, and `mesh_pages` for the group `disk`.
+`mesh-model` (Fig. 10a): see `model`, and `pages` for the group `disk`.
 """
 
 import time
@@ -55,7 +55,8 @@ from dovetail_bench.mesh.notes import (
 from dovetail_bench.mesh.pages import run_model
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, Spread, goal, significant
+from dovetail_bench.runner import numbered
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.relation import (
     STREAM_ROW_BYTES,
@@ -188,14 +189,9 @@ def measure_all(
     """All of them under one setting, each repetition with another stream."""
 
     def contender(name: str, way: Way) -> Contender:
-        repetition = 0
-
-        def measure() -> Measured:
-            nonlocal repetition
-            repetition += 1
-            return way(relation, law, [config.seed, 2, repetition], memory)
-
-        return Contender(f"{name} {setting}", measure)
+        return numbered(
+            f"{name} {setting}", lambda number: way(relation, law, [config.seed, 2, number], memory)
+        )
 
     contenders = [contender(name, way) for name, way in {**WAYS, **(more or {})}.items()]
     return interleaved(contenders, config.repetitions_of(group), reporter)
@@ -229,8 +225,7 @@ def run_memory(config: Config, reporter: Reporter) -> Result:
             done = measure_all(
                 relation, law, memory, setting, config, reporter, "memory", {SQLITE: way}
             )
-            runs.done.update(done.done)
-            runs.failures += done.failures
+            runs.take(done)
             ratios.update(ratios_of(done, setting))
             beside = done.rate_ratio(
                 f"{SQLITE} {setting}", f"{MESH} {setting}", f"rows_per_s {HERE}"
@@ -242,20 +237,13 @@ def run_memory(config: Config, reporter: Reporter) -> Result:
     least = min((one for one in reached if one is not None), default=None)
     facts = {
         **_scale(config),
-        "goals": {
-            "10 times on a disk, at every memory": {
-                "goal": 10.0,
-                "reached": significant(least),
-                "met": least is not None and least >= 10,
-            }
-        },
+        "goals": {"10 times on a disk, at every memory": goal(10.0, least)},
         "the paper": f"MESHJOIN 3,500 rows/s and INL {PAPER_INL_RATE} at 0.5 %, 6,000 at 1 %, "
         "26,000 at most; 10 times at every memory",
         **beside_the_disk(runs, ratios, list(counted)),
         "by the cost models, with whole pages in the buffer, disk": counted,
-        "contenders": runs.facts(),
     }
-    return Result("mesh-memory", ratios, facts, tuple(runs.failures))
+    return runs.result("mesh-memory", ratios, facts)
 
 
 def run_skew(config: Config, reporter: Reporter) -> Result:
@@ -266,8 +254,7 @@ def run_skew(config: Config, reporter: Reporter) -> Result:
     def add(relation: Relation, law: Law, setting: str, group: str) -> None:
         memory = int(SKEW_MEMORY * relation.nbytes)
         done = measure_all(relation, law, memory, setting, config, reporter, group)
-        runs.done.update(done.done)
-        runs.failures += done.failures
+        runs.take(done)
         ratios.update(ratios_of(done, setting))
 
     with scratch() as root:
@@ -289,9 +276,8 @@ def run_skew(config: Config, reporter: Reporter) -> Result:
         "memory": f"{SKEW_MEMORY:.0%} of the table",
         "the paper": "both fall somewhat as the table's skew grows from 0.1 to 1, and MESHJOIN "
         "stays far ahead; both are insensitive to the stream's skew",
-        "contenders": runs.facts(),
     }
-    return Result("mesh-skew", ratios, facts, tuple(runs.failures))
+    return runs.result("mesh-skew", ratios, facts)
 
 
 def skewed(rows: int, skew: float, seed: int) -> Rows:

@@ -4,7 +4,7 @@ Under load Seek is to be MESHJOIN, for a quiet stream an index lookup, and in be
 both; what becomes of that is among the goals. So rows arrive at random moments (Poisson), from one
 a second to 100,000, and the join serves them in virtual time: it takes in what has come, works, and
 takes in what has come meanwhile. The table, the stream and the counting of reads are those of
-`mesh-memory` (see `semistream_runs`), on the 7200 rpm disk; all have the same budget, with what
+`mesh-memory` (see `semistream.runs`), on the 7200 rpm disk; all have the same budget, with what
 they keep for themselves.
 
 - `inl` takes as many rows as its working memory has room for, sorts them, and reads their leaves.
@@ -33,12 +33,13 @@ import numpy as np
 from dovetail.semistream.meshjoin import MeshJoin
 from dovetail.semistream.seek import Seek
 from dovetail.semistream.table import CODE_BYTES, page_bytes_for
-from dovetail_bench.measure import Contender, Measured, Runs, interleaved
+from dovetail_bench.measure import Contender, Measured, Runs
 from dovetail_bench.mesh.figures import LOOPS, batch_rows
 from dovetail_bench.mesh.model import PAPER_ROWS, STREAM_SKEW
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
 from dovetail_bench.result import Result, Spread, goals, significant
+from dovetail_bench.runner import numbered, side_by_side
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.relation import (
     STREAM_ROW_BYTES,
@@ -142,20 +143,17 @@ def serve(run: Run, way: Way, arrivals: Floats, relation: Relation) -> Measured:
 
 def run_load(config: Config, reporter: Reporter) -> Result:
     """Every way at every rate, on the same rows at the same moments."""
-    runs = Runs()
     with scratch() as root:
         reporter.begin("staging the table")
         pages = -(-config.rows * TABLE_ROW_BYTES // page_bytes_for(_budget(config.rows)))
         relation = stage(each_once(config.rows), root / "table", pages=pages)
         law = Law(config.rows, STREAM_SKEW, config.seed)
-        for rate in RATES:
-            contenders = [
-                Contender(f"{name} rate={rate}", _measure(name, relation, law, rate, config.seed))
-                for name in WAYS
-            ]
-            done = interleaved(contenders, config.repetitions_of(GROUP), reporter)
-            runs.done.update(done.done)
-            runs.failures += done.failures
+
+        def contenders(rate: int) -> list[Contender]:
+            measures = {name: _measure(name, relation, law, rate, config.seed) for name in WAYS}
+            return [numbered(f"{name} rate={rate}", one) for name, one in measures.items()]
+
+        runs = side_by_side(RATES, contenders, config.repetitions_of(GROUP), reporter)
     ratios = {
         f"{label}{suffix}/rate={rate}": runs.ratio(
             [f"{rival} rate={rate}" for rival in rivals], f"{OURS} rate={rate}", clock
@@ -189,20 +187,16 @@ def run_load(config: Config, reporter: Reporter) -> Result:
             _chart(runs, WAIT, "mean wait of a row, s"),
             _chart(runs, WORK, "work for a row, s"),
         ],
-        "contenders": runs.facts(),
     }
-    return Result(NAME, ratios, facts, tuple(runs.failures))
+    return runs.result(NAME, ratios, facts)
 
 
 def _measure(
     name: str, relation: Relation, law: Law, rate: int, seed: int
-) -> Callable[[], Measured]:
-    repetition = 0
+) -> Callable[[int], Measured]:
     way = WAYS[name]
 
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
+    def measure(repetition: int) -> Measured:
         rows = max(_LEAST_ROWS, min(_MOST_ROWS, _SECONDS * rate))
         rng = np.random.default_rng([seed, 4, rate, repetition])
         arrivals = np.cumsum(rng.exponential(1 / rate, rows))

@@ -22,7 +22,8 @@ from dovetail.semistream.table import CHUNK_PAGES
 from dovetail_bench.measure import Contender, Measured, Runs, interleaved
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, Spread, goal, significant
+from dovetail_bench.runner import numbered
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.relation import (
     PAGES,
@@ -109,7 +110,7 @@ def run_model(config: Config, reporter: Reporter) -> Result:
     with scratch() as root:
         relation = stage(each_once(config.rows), root / "table")
         law = Law(config.rows, STREAM_SKEW, config.seed)
-        contenders = [Contender(name_of(one), _timed(relation, law, *one)) for one in points()]
+        contenders = [numbered(name_of(one), _timed(relation, law, *one)) for one in points()]
         contenders.append(Contender(CALIBRATION, _calibration))
         runs = interleaved(contenders, config.repetitions_of("model"), reporter)
     models = _models(runs, config.rows)
@@ -119,8 +120,7 @@ def run_model(config: Config, reporter: Reporter) -> Result:
         "fitted, by the paper's terms": models.by_the_papers_terms(),
     }
     ratios = {f"model/loops={one[0]}": _agreement(runs, models, one) for one in models.asked}
-    facts = {**_facts(models, predicted), "contenders": runs.facts()}
-    return Result("mesh-model", ratios, facts, tuple(runs.failures))
+    return runs.result("mesh-model", ratios, _facts(models, predicted))
 
 
 def _agreement(runs: Runs, models: Models, point: Point) -> Spread:
@@ -187,13 +187,7 @@ def _facts(models: Models, predicted: dict[str, dict[Point, float]]) -> dict[str
         "1 is exact",
         "measured": "the median iteration of a repetition; for the fit, the rates and the errors, "
         "the fastest repetition: others shared the machine",
-        "goals": {
-            "median error below 15 %": {
-                "goal": GOAL_ERROR,
-                "reached": significant(reached),
-                "met": reached is not None and reached < GOAL_ERROR,
-            }
-        },
+        "goals": {"median error below 15 %": goal(GOAL_ERROR, reached, at_most=True)},
         "median relative errors": {name: significant(error) for name, error in errors.items()},
         "the paper": "the model tracks the measured rate; the rate falls as b grows",
         "here": _over_pages(models),
@@ -215,12 +209,8 @@ def _over_pages(models: Models) -> str:
     return f"with a scan of {least} reads rather than {most}, the rate is {change:.2g} times: {why}"
 
 
-def _timed(relation: Relation, law: Law, loops: int, memory: float) -> Callable[[], Measured]:
-    repetition = 0
-
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
+def _timed(relation: Relation, law: Law, loops: int, memory: float) -> Callable[[int], Measured]:
+    def measure(repetition: int) -> Measured:
         window = _model_memory(loops, memory, relation.rows)
         pages = pages_for(relation, loops)
         with opened(MESH, relation, law, [5, repetition], b=pages) as run:

@@ -20,12 +20,13 @@ from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import StagedTable
 from dovetail.semistream.packets import BYTES_PER_ROW
 from dovetail.semistream.table import CODE_BYTES
-from dovetail_bench.measure import Contender, Measured, Runs, interleaved
+from dovetail_bench.measure import Measured, Runs, interleaved
 from dovetail_bench.mesh import model as mesh_model
 from dovetail_bench.mesh.model import MESH, MODEL_MEMORY, MODEL_ROWS, PAPER_ROWS, STREAM_SKEW
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, significant
+from dovetail_bench.runner import numbered
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.relation import STREAM_ROW_BYTES, Law, Relation, each_once, stage
 from dovetail_bench.semistream.runs import FACTORS, STORAGES, VIRTUAL, opened
@@ -80,7 +81,7 @@ def run_disk(config: Config, reporter: Reporter) -> Result:
         law = Law(rows, STREAM_SKEW, config.seed)
         points = points_of(relation)
         contenders = [
-            Contender(_contender(one), _measured(relation, law, one, config.seed)) for one in points
+            numbered(_contender(one), _measured(relation, law, one, config.seed)) for one in points
         ]
         runs = interleaved(contenders, config.repetitions_of(GROUP), reporter)
         predicted = {
@@ -95,7 +96,7 @@ def run_disk(config: Config, reporter: Reporter) -> Result:
                     _contender(one), _contender(chosen), clock
                 )
     facts = _facts(relation, points, runs, predicted)
-    return Result("mesh-model", ratios, facts, tuple(runs.failures))
+    return runs.result("mesh-model", ratios, facts)
 
 
 def points_of(relation: Relation) -> list[Point]:
@@ -112,12 +113,8 @@ def _contender(point: Point) -> str:
     return f"{MESH} {point.name}"
 
 
-def _measured(relation: Relation, law: Law, point: Point, seed: int) -> Callable[[], Measured]:
-    repetition = 0
-
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
+def _measured(relation: Relation, law: Law, point: Point, seed: int) -> Callable[[int], Measured]:
+    def measure(repetition: int) -> Measured:
         with opened(MESH, relation, law, [seed, 6, repetition], b=point.pages) as run:
             run.scan(lambda one: one.filling(point.window_bytes, point.loops))
             tally = run.scan(lambda one: one.filling(point.window_bytes, point.loops))
@@ -153,9 +150,7 @@ def _facts(
 ) -> dict[str, Any]:
     measured = {
         clock: {
-            one: rate
-            for one in points
-            if (rate := _median(runs, _contender(one), clock)) is not None
+            one: rate for one in points if (rate := runs.median(_contender(one), clock)) is not None
         }
         for clock in CLOCKS
     }
@@ -196,7 +191,7 @@ def _facts(
         "lines": lines,
         "dashed": [name for name in lines if name.endswith("model")],
     }
-    return {"on a virtual disk": told, "charts": [chart], "contenders": runs.facts()}
+    return {"on a virtual disk": told, "charts": [chart]}
 
 
 def shape_of(rates: dict[Point, float]) -> dict[str, Any]:
@@ -214,10 +209,6 @@ def shape_of(rates: dict[Point, float]) -> dict[str, Any]:
             later < earlier for earlier, later in pairwise(beyond)
         ),
     }
-
-
-def _median(runs: Runs, name: str, fact: str) -> float | None:
-    return Spread.of(one.facts[fact] for one in runs.done.get(name, {}).values()).median
 
 
 def _error(measured: dict[Point, float], predicted: dict[Point, float]) -> float | None:

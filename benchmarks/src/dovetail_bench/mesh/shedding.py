@@ -21,6 +21,7 @@ row always costs something. Stream keys as in `zipf`.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 
@@ -33,7 +34,8 @@ from dovetail_bench.measure import WrongResultError
 from dovetail_bench.mesh.offline_shed import optimal_losses
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, Spread, goal, significant
+from dovetail_bench.runner import Points, over_points
 
 NAME = "mesh-shedding"
 OPTIMUM = "optimum"
@@ -88,23 +90,30 @@ class Found:
 
 def run(config: Config, reporter: Reporter) -> Result:
     """All groups, or the one that is asked for."""
-    groups = [group for group in STREAM_SKEWS if config.wants(group)]
-    reporter.plan(len(groups) * len(RELATION_SKEWS) * len(OVERLOADS))
-    found: dict[Setting, Found] = {}
-    for group in groups:
-        upper = upper_ends(RELATION_ROWS_PER_ROW * config.rows, STREAM_SKEWS[group])
-        for skew in RELATION_SKEWS:
-            reporter.begin(f"{group}: a relation of skew {skew:g}")
-            relation = _relation(group, skew, config)
-            for overload in OVERLOADS:
-                setting = Setting(group, skew, overload)
-                reporter.begin(str(setting))
-                found[setting] = _measure(setting, relation, upper, config)
-                reporter.end(f"{setting}: {_in_words(found[setting])}")
+    every = [
+        Setting(group, skew, overload)
+        for group in STREAM_SKEWS
+        for skew in RELATION_SKEWS
+        for overload in OVERLOADS
+    ]
+    made = Made(config)
+    # all streams of a setting are looked at together, so that is done once
+    points = Points(every, group=lambda setting: setting.group, times=lambda _: 1)
+    done = over_points(
+        points, lambda setting, _: _measure(setting, made, config), config, reporter, tell=_in_words
+    )
+    found = {setting: one for setting, some in done.at.items() for one in some}
     ratios = {f"{OPTIMUM}/{setting}": one.ratio() for setting, one in found.items()}
     shares = {str(setting): one.shares() for setting, one in found.items()}
-    facts = {**_scale(config), "goals": _claims(found), "shares": shares}
-    return Result(NAME, ratios, facts)
+    return done.result(NAME, ratios, {**_scale(config), "goals": _claims(found), "shares": shares})
+
+
+class Made:
+    """Relations and distributions of streams, of which the last one is kept."""
+
+    def __init__(self, config: Config) -> None:
+        self.relation = lru_cache(1)(partial(_relation, config=config))
+        self.upper = lru_cache(1)(partial(upper_ends, RELATION_ROWS_PER_ROW * config.rows))
 
 
 def make_relation(rows: int, skew: float, rng: np.random.Generator) -> Frequencies:
@@ -156,10 +165,10 @@ def _relation(group: str, skew: float, config: Config) -> Frequencies:
     return make_relation(rows, skew, np.random.default_rng(config.seed))
 
 
-def _measure(
-    setting: Setting, relation: Frequencies, upper: NDArray[np.float64], config: Config
-) -> Found:
+def _measure(setting: Setting, made: Made, config: Config) -> Found:
     """All strategies on the same streams, one for each repetition."""
+    relation = made.relation(setting.group, setting.skew)
+    upper = made.upper(STREAM_SKEWS[setting.group])
     rows = setting.c_loop * max(1, config.rows // W)
     kept: Kept = {name: [] for name in SHEDDERS}
     counts = []
@@ -213,8 +222,7 @@ def _claims(found: dict[Setting, Found]) -> dict[str, Any]:
         setting = Setting(group, 0.5, 2.0)
         if setting in found:
             share = found[setting].share("topw")
-            aim = {"goal": CLAIMED_SHARE, "met": share > CLAIMED_SHARE}
-            claims[f"share kept by topw, {setting}"] = {**aim, "reached": significant(share)}
+            claims[f"share kept by topw, {setting}"] = goal(CLAIMED_SHARE, share)
     return claims
 
 

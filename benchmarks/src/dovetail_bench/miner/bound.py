@@ -1,8 +1,8 @@
 """About the most that any policy could find online, of the joins of section 5.5 of the DINER paper.
 
-A yardstick for Figs. 20 and 22, as `bound` is for joins of two inputs. R2 and R3 have many
-rows for a value of the attribute that joins them, R1 and R4 have one for each value of theirs, and
-have come by the time that a tenth of the others has.
+A yardstick for Figs. 20 and 22, as `diner.clairvoyant` is for joins of two inputs. R2 and R3 have
+many rows for a value of the attribute that joins them, R1 and R4 have one for each value of theirs,
+and have come by the time that a tenth of the others has.
 
 At any moment, a row of R3 that comes completes a result with each matching row of R2 in memory
 whose partner in R1 is in memory too, if its own partner in R4 is; and the other way round. With `k`

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from dovetail_bench.charts import line_chart
 from dovetail_bench.diner.simulate import Costs
 from dovetail_bench.diner.streams import Rng
 from dovetail_bench.miner.measure import (
@@ -26,7 +27,7 @@ from dovetail_bench.miner.readings import bounds
 from dovetail_bench.miner.runs import PAPER_ROWS, Inputs, chain, even_chain, even_star, star
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
-from dovetail_bench.result import Result, goals, significant
+from dovetail_bench.result import Result, goal, goals, significant
 
 ROWS = PAPER_ROWS // 10  #: of R2 and of R3
 SHARES = (5, 10, 15, 20)  #: the budget in percent of the input
@@ -75,13 +76,6 @@ INDEX = (
 )
 
 
-def _chart(
-    title: str, x: str, y: str, lines: dict[str, list[tuple[float, float]]]
-) -> dict[str, Any]:
-    drawn = {name: [[a for a, _ in line], [b for _, b in line]] for name, line in lines.items()}
-    return {"title": title, "x": x, "y": y, "lines": drawn}
-
-
 def _lines(
     measured: Measured, known: dict[str, Any], value: str, scale: float = 1.0
 ) -> dict[str, list[tuple[float, float]]]:
@@ -97,11 +91,6 @@ def _lines(
                 label = f"{name}, {point.line}" if point.line else name
                 lines.setdefault(label, []).append((point.x, scale * number))
     return lines
-
-
-def _goal(goal: float, reached: float | None, *, less_is_better: bool = False) -> dict[str, Any]:
-    met = reached is not None and (reached <= goal if less_is_better else reached >= goal)
-    return {"goal": goal, "reached": reached, "met": met}
 
 
 # -- the figures ----------------------------------------------------------------------------
@@ -167,23 +156,23 @@ def run_inputs(config: Config, reporter: Reporter) -> Result:
     known = facts(measured, config)
     points = known["points"]
     aims = {
-        f"{100 * goal:g} % online, {label}": _goal(goal, points[label]["share_online"][OURS])
-        for label, goal in FIG_20.items()
+        f"{100 * share:g} % online, {label}": goal(share, points[label]["share_online"][OURS])
+        for label, share in FIG_20.items()
         if label in points
     }
     largest = f"4 inputs,{SHARES[-1]}%"
     if largest in points:
         share = points[largest]["share_of_budget"].get(OURS, {}).get("beside_rows")
-        aims["indexes, of the budget"] = _goal(0.02, share, less_is_better=True)
+        aims["indexes, of the budget"] = goal(0.02, share, at_most=True)
     known["four_inputs_over_two"] = _four_over_two(points)
     for percent, left in known["four_inputs_over_two"].items():
-        aims[f"a modest drop from two inputs to four, {percent}"] = _goal(MODEST, left[OURS])
+        aims[f"a modest drop from two inputs to four, {percent}"] = goal(MODEST, left[OURS])
     known |= {"goals": aims, "why not 55 %": WHY_NOT_FIG_20, "indexes": INDEX}
     if config.wants(READINGS):
         rows = config.rows * PAPER_ROWS // ROWS
         known["readings"] = bounds(config.seed, rows, (SHARES[0], SHARES[-1]))
     lines = _lines(measured, known, "share_online", 100)
-    chart = _chart("Fig. 20", "budget, % of the input", "results online, % of all", lines)
+    chart = line_chart("Fig. 20", "budget, % of the input", "results online, % of all", lines)
     found = ratios(measured, results)
     return Result("miner-inputs", found, known | {"charts": [chart]}, tuple(failures))
 
@@ -219,10 +208,12 @@ def run_buffer(config: Config, reporter: Reporter) -> Result:
         for label, limit in limits.items()
         if known["points"][label]["largest_input_buffer"][OURS] is not None
     ]
-    aim = _goal(NEAR, max(excess, default=None), less_is_better=True)
+    aim = goal(NEAR, max(excess, default=None), at_most=True)
     known["goals"] = {"rows above MaxNewArr in the input buffer, at most": aim}
     lines = _lines(measured, known, "largest_input_buffer")
-    chart = _chart("Fig. 21", "pause, % of the time of a tenth", "rows in the input buffer", lines)
+    chart = line_chart(
+        "Fig. 21", "pause, % of the time of a tenth", "rows in the input buffer", lines
+    )
     found = ratios(measured, results)
     return Result("miner-buffer", found, known | {"charts": [chart]}, tuple(failures))
 
@@ -241,7 +232,7 @@ def run_star(config: Config, reporter: Reporter) -> Result:
         "why more than 60": WHY_MORE_THAN_FIG_22,
     }
     lines = _lines(measured, known, "share_online", 100)
-    chart = _chart("Fig. 22", "budget, % of the input", "results online, % of all", lines)
+    chart = line_chart("Fig. 22", "budget, % of the input", "results online, % of all", lines)
     return Result("miner-star", found, known | {"charts": [chart]}, tuple(failures))
 
 
@@ -251,7 +242,7 @@ def run_growth(config: Config, reporter: Reporter) -> Result:
     known = facts(measured, config)
     known["blocks_read_over_those_of_the_fewest_inputs"] = _growth(measured, known["points"])
     charts = [
-        _chart(title, "inputs", y, _lines(measured, known, value))
+        line_chart(title, "inputs", y, _lines(measured, known, value))
         for title, y, value in (
             ("Cleanup by the number of inputs", "blocks read", "blocks_read"),
             ("Work by the number of inputs", "µs of processor time a row", "cpu_us_per_row"),

@@ -3,11 +3,10 @@
 No wall time counts, so repetitions run beside each other, one a core.
 """
 
-import multiprocessing
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ import numpy as np
 from dovetail.multiway.holding import WORKING_SHARE
 from dovetail_bench.diner.simulate import Costs
 from dovetail_bench.diner.streams import TUPLE_BYTES, Rng
-from dovetail_bench.machine import available_cores
 from dovetail_bench.measure import WrongResultError
 from dovetail_bench.miner.bound import share_online
 from dovetail_bench.miner.runs import PAPER_ROWS, Found, Inputs, Setting, run
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config, describe
 from dovetail_bench.result import Failure, Spread, significant
+from dovetail_bench.runner import Points, over_points
 
 OURS, PAPER, RIVAL = "miner", "miner-paper", "mjoin"
 _FINER = (16, 64)
@@ -39,7 +38,7 @@ class Point:
     contenders: tuple[str, ...] = (OURS, PAPER, RIVAL)
     costs: Costs | None = None
     complete: bool = False
-    bounded: bool = False  #: whether `miner_bound` knows this join
+    bounded: bool = False  #: whether `bound` knows this join
 
 
 @dataclass
@@ -60,44 +59,30 @@ class Repetition:
 
 Measured = dict[Point, list[Repetition]]
 Value = Callable[[Found], float]
-Job = tuple[Point, int, list[int], int]  #: the number of the repetition, its seed, and the rows
 
 
 def measure(
     points: Sequence[Point], config: Config, reporter: Reporter
 ) -> tuple[Measured, list[Failure]]:
     """Every contender on the same inputs, one drawing for each repetition."""
-    jobs: list[Job] = [
-        (point, number, [config.seed, number, place], config.rows)
-        for place, point in enumerate(points)
-        if config.wants(point.label)
-        for number in range(1, config.repetitions_of(point.label) + 1)
-    ]
-    reporter.plan(len(jobs))
-    measured: Measured = {point: [] for point, *_ in jobs}
-    for point, one in _work(jobs):
-        measured[point].append(one)
-        told = ", ".join(f"{name} {found.results:,}" for name, found in one.found.items())
-        told += "".join(f"; FAILED {failure.error[:300]}" for failure in one.failures)
-        reporter.end(f"{point.label}, repetition {one.number} of {one.whole:,}: {told}")
-    for runs in measured.values():
-        runs.sort(key=lambda one: one.number)
+    # by their places: that of a point is part of its seed, and other processes know no identities
+    places = Points(range(len(points)), label=lambda place: points[place].label)
+    once = partial(_once, tuple(points), config.seed, config.rows)
+    done = over_points(places, once, config, reporter, tell=_told, processes=True)
+    measured = {points[place]: runs for place, runs in done.at.items() if runs}
     failures = [failure for runs in measured.values() for one in runs for failure in one.failures]
-    return measured, failures
+    return measured, done.failures + failures
 
 
-def _work(jobs: Sequence[Job]) -> Iterator[tuple[Point, Repetition]]:
-    """Do the jobs, here or in as many processes as there are cores, in any order."""
-    workers = min(len(jobs), available_cores())
-    if workers < 2:
-        for job in jobs:
-            yield job[0], repeat(*job)
-        return
-    spawning = multiprocessing.get_context("spawn")  # forking would copy the threads of Arrow
-    with ProcessPoolExecutor(workers, mp_context=spawning) as pool:
-        todo = {pool.submit(repeat, *job): job[0] for job in jobs}
-        for done in as_completed(todo):
-            yield todo[done], done.result()
+def _told(one: Repetition) -> str:
+    told = ", ".join(f"{name} {found.results:,}" for name, found in one.found.items())
+    return f"of {one.whole:,}: {told}" + "".join(
+        f"; FAILED {failure.error[:300]}" for failure in one.failures
+    )
+
+
+def _once(points: Sequence[Point], seed: int, rows: int, place: int, number: int) -> Repetition:
+    return repeat(points[place], number, [seed, number, place], rows)
 
 
 def repeat(point: Point, number: int, seed: list[int], rows: int) -> Repetition:

@@ -4,7 +4,7 @@ Two things are not said. How do the two attributes of a row of R2, or of R3, dep
 They may be drawn one by one, or have the same value (Fig. 22 joins "the same datasets" on a single
 attribute). And are the values that are frequent in R2 frequent in R3 as well? In Fig. 10 they are;
 else each relation has frequent values of its own. For each reading there is a bound on what any
-policy could find (`miner_bound`), with a budget that holds rows and nothing else. A paper's number
+policy could find (`bound`), with a budget that holds rows and nothing else. A paper's number
 above it rules the reading out.
 """
 

@@ -1,7 +1,7 @@
 """`semi-*`: joins over distant sites, measured as in the paper that they come from.
 
 T. M. Tran and B. S. Lee, "Distributed stream join query processing with semijoins" (2010), Sect. 5.
-See `semi_runs` for what is measured, and how.
+See `runs` for what is measured, and how; `spark` has the two ends on Spark.
 """
 
 from dovetail_bench.semi import bound as semi_bound

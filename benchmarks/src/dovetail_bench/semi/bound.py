@@ -20,9 +20,9 @@ from dovetail_bench.measure import expect_rows
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
 from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.runner import Points, over_points
 from dovetail_bench.semi.oneway import OURS, one_way, pairs_of
 from dovetail_bench.semi.runs import (
-    Attempts,
     Feed,
     Net,
     Span,
@@ -135,20 +135,14 @@ def run_case(case: Case, seed: list[int], counted: int) -> dict[str, float]:
 
 def run_bound(config: Config, reporter: Reporter) -> Result:
     """What semijoins save, and what they leave to be saved."""
-    wanted = [case for case in CASES if config.wants(case.label)]
-    reporter.plan(sum(config.repetitions_of(case.label) for case in wanted))
-    attempts = Attempts(reporter)
-    found: dict[str, list[dict[str, float]]] = {}
-    for case in wanted:
-        for repetition in range(1, config.repetitions_of(case.label) + 1):
 
-            def run(case: Case = case, repetition: int = repetition) -> dict[str, float]:
-                return run_case(case, [config.seed, repetition], config.rows)
+    def once(case: Case, repetition: int) -> dict[str, float]:
+        return run_case(case, [config.seed, repetition], config.rows)
 
-            sent = attempts.run(case.label, repetition, run)
-            found.setdefault(case.label, []).extend([sent] if sent is not None else [])
+    found = over_points(Points(CASES, label=lambda case: case.label), once, config, reporter)
+    by_label = {case.label: some for case, some in found.at.items()}
     ratios = {}
-    for label, some in found.items():
+    for label, some in by_label.items():
         ratios[f"simple/{label}"] = Spread.of(
             min(one[a] for a in _SIMPLE) / one[OURS] for one in some
         )
@@ -157,9 +151,11 @@ def run_bound(config: Config, reporter: Reporter) -> Result:
         "intervals that count": config.rows,
         "why more than the bound": WHY_MORE,
         "why less than the bound in some runs": WHY_LESS,
-        "KB sent in a second of arrivals": {label: _medians(some) for label, some in found.items()},
+        "KB sent in a second of arrivals": {
+            label: _medians(some) for label, some in by_label.items()
+        },
     }
-    return Result("semi-bound", ratios, facts, tuple(attempts.failures))
+    return found.result("semi-bound", ratios, facts)
 
 
 def _medians(runs: list[Mapping[str, float]] | list[dict[str, float]]) -> dict[str, Any]:

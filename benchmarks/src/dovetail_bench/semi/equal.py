@@ -4,7 +4,7 @@ A four-way join over the fully connected graph, in which a greedy plan has most 
 Each of the four parameters of Table 2 varies for all streams at once. The paper says that greedy is
 optimal then; of its 20 points 12 differ by less than 2 %, 17 by less than 6 % and all by less than
 10 %, for it measures two runs of what should be one plan. A ratio is the time of a plan over that
-of `joint`; see `semi_plans` for what they are.
+of `joint`; see `plans` for what they are.
 """
 
 import statistics
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from dovetail.sites import CostModel
+from dovetail_bench.charts import line_chart
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, Spread, goal, significant
+from dovetail_bench.runner import Points, over_points
 from dovetail_bench.semi.plans import NAMES
 from dovetail_bench.semi.runs import (
     CENTRAL,
@@ -24,11 +26,9 @@ from dovetail_bench.semi.runs import (
     GREEDY,
     JOINT,
     WHY_CENTRAL,
-    Attempts,
     Feed,
     Net,
     Span,
-    chart,
     draw,
     make_query,
     planned,
@@ -91,24 +91,18 @@ def run_case(case: Case, seed: list[int], counted: int) -> dict[str, float]:
 
 def run_equal(config: Config, reporter: Reporter) -> Result:
     """Fig. 9."""
-    wanted = [case for case in cases() if config.wants(case.group)]
-    reporter.plan(sum(config.repetitions_of(case.group) for case in wanted))
-    attempts = Attempts(reporter)
-    found: dict[Case, list[dict[str, float]]] = {}
-    for case in wanted:
-        for repetition in range(1, config.repetitions_of(case.group) + 1):
+    points = Points(cases(), label=lambda case: case.label, group=lambda case: case.group)
 
-            def run(case: Case = case, repetition: int = repetition) -> dict[str, float]:
-                return run_case(case, [config.seed, repetition], config.rows)
+    def once(case: Case, repetition: int) -> dict[str, float]:
+        return run_case(case, [config.seed, repetition], config.rows)
 
-            times = attempts.run(case.label, repetition, run)
-            found.setdefault(case, []).extend([times] if times is not None else [])
+    found = over_points(points, once, config, reporter)
     ratios = {
         f"{rival}/{case.label}": Spread.of(one[rival] / one[JOINT] for one in times)
         for rival in (GREEDY, EXHAUSTIVE, CENTRAL)
-        for case, times in found.items()
+        for case, times in found.at.items()
     }
-    return Result("semi-equal", ratios, _facts(found, config), tuple(attempts.failures))
+    return found.result("semi-equal", ratios, _facts(found.at, config))
 
 
 def _facts(found: dict[Case, list[dict[str, float]]], config: Config) -> dict[str, Any]:
@@ -121,16 +115,14 @@ def _facts(found: dict[Case, list[dict[str, float]]], config: Config) -> dict[st
     goals = {}
     for bound, paper in _WITHIN.items():
         share = sum(one < bound for one in differences) / max(1, len(differences))
-        goals[f"share of points that differ by less than {bound:.0%}"] = {
-            "goal": paper / 20, "reached": significant(share), "met": share >= paper / 20,
-        }  # fmt: skip
+        goals[f"share of points that differ by less than {bound:.0%}"] = goal(paper / 20, share)
     charts = []
     for group, (figure, x) in _TITLES.items():
         some = {case: times for case, times in medians.items() if case.group == group}
         if some:
             names = list(next(iter(some.values())))
             lines = {n: [(case.value, times[n]) for case, times in some.items()] for n in names}
-            charts.append(chart(f"Fig. {figure}", x, "s for a second of arrivals", lines))
+            charts.append(line_chart(f"Fig. {figure}", x, "s for a second of arrivals", lines))
     return {
         "the defaults": "500 bytes, 100 rows/s, selectivity factor 0.06, window 1.2 s; fully "
         "connected",

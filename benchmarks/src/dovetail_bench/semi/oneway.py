@@ -10,27 +10,27 @@ apart as the rate says.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dovetail.sites import Algorithm, CostModel, Plan, Query, Step
+from dovetail_bench.charts import line_chart
 from dovetail_bench.measure import expect_rows
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, Spread, goal, significant
+from dovetail_bench.runner import Points, over_points
 from dovetail_bench.semi.observations import Lines, Verdicts, observations, verdicts
 from dovetail_bench.semi.runs import (
     TAU,
-    Attempts,
     Feed,
     Net,
     Shipped,
     Span,
     Streams,
-    chart,
     draw,
     make_query,
     rank_correlation,
@@ -102,8 +102,8 @@ class Point:
     """What was found at a setting, by algorithm and repetition."""
 
     picked: Algorithm
-    predicted: dict[str, float]
-    found: dict[str, list[Shipped]] = field(default_factory=dict)
+    predicted: Mapping[str, float]
+    found: Mapping[str, list[Shipped]]
 
     def seconds(self, name: str) -> float:
         return statistics.median(one.seconds for one in self.found[name])
@@ -138,54 +138,69 @@ def pairs_of(setting_feeds: Mapping[str, Feed], streams: Streams, span: Span) ->
     return total
 
 
-def measure(setting: Setting, config: Config, attempts: Attempts) -> Point | None:
-    """Every algorithm on the same streams, once for each repetition."""
+@dataclass(frozen=True)
+class Planned:
+    """What runs at a setting: a plan for each algorithm, and the one that costs are least of."""
+
+    plans: Mapping[str, Plan]
+    span: Span
+    picked: Algorithm
+    predicted: Mapping[str, float]
+
+
+def plan(setting: Setting, rows: int) -> Planned:
+    """All algorithms, and ours; `rows` of the first stream count."""
     plain, compact = (setting.query(compact=compact) for compact in (False, True))
     model = CostModel(compact, statistics_of(compact, setting.feeds), setting.net.prices)
     known = CostModel(plain, statistics_of(plain, setting.feeds), setting.net.prices)
     ends = (("S1",), "S1", "S2")
     picked = min(Algorithm, key=lambda a: model.step(*ends, a).time)
-    point = Point(picked, {a.value: known.step(*ends, a).time for a in Algorithm})
-    span = Span.of(plain, max(1, round(config.rows / DEFAULT.rate * 1000 / setting.tau)))
     plans = {a.value: one_way(plain, a) for a in Algorithm} | {OURS: one_way(compact, picked)}
-    for repetition in range(1, config.repetitions_of(setting.group) + 1):
-        rng = np.random.default_rng([config.seed, repetition])
-        streams = draw(setting.feeds, rng, span.end, evenly=True)
-
-        def run(streams: Streams = streams) -> dict[str, Shipped]:
-            return _run(setting, plans, streams, span)
-
-        found = attempts.run(setting.label, repetition, run)
-        for name, shipped in (found or {}).items():
-            point.found.setdefault(name, []).append(shipped)
-    return point if point.found else None
+    span = Span.of(plain, max(1, round(rows / DEFAULT.rate * 1000 / setting.tau)))
+    return Planned(plans, span, picked, {a.value: known.step(*ends, a).time for a in Algorithm})
 
 
-def _run(
-    setting: Setting, plans: Mapping[str, Plan], streams: Streams, span: Span
-) -> dict[str, Shipped]:
+def run_once(setting: Setting, planned: Planned, seed: list[int]) -> dict[str, Shipped]:
+    """Every algorithm on the same streams."""
+    span = planned.span
+    streams = draw(setting.feeds, np.random.default_rng(seed), span.end, evenly=True)
     sizes = {name: feed.row_bytes for name, feed in setting.feeds.items()}
     expected = pairs_of(setting.feeds, streams, span)
     found = {}
-    for name, plan in plans.items():
-        found[name] = ship(plan, streams, sizes, setting.net, span, results=True)
+    for name, one in planned.plans.items():
+        found[name] = ship(one, streams, sizes, setting.net, span, results=True)
         expect_rows(found[name].results, expected)
     return found
 
 
+def point_of(planned: Planned, runs: Sequence[Mapping[str, Shipped]]) -> Point | None:
+    """What all repetitions found; None if none came to its end."""
+    if not runs:
+        return None
+    return Point(planned.picked, planned.predicted, {n: [one[n] for one in runs] for n in runs[0]})
+
+
 def run_oneway(config: Config, reporter: Reporter) -> Result:
     """Fig. 7."""
-    wanted = {group: some for group, some in settings().items() if config.wants(group)}
-    reporter.plan(sum(config.repetitions_of(g) * len(some) for g, some in wanted.items()))
-    attempts = Attempts(reporter)
+    figures = settings()
+    every = [setting for some in figures.values() for setting in some]
+    wanted = Points(every, label=lambda one: one.label, group=lambda one: one.group)
+    known = {setting: plan(setting, config.rows) for setting in wanted.wanted(config)}
+
+    def once(setting: Setting, repetition: int) -> dict[str, Shipped]:
+        return run_once(setting, known[setting], [config.seed, repetition])
+
+    found = over_points(wanted, once, config, reporter)
+    measured = {setting: point_of(known[setting], runs) for setting, runs in found.at.items()}
+    ratios = {
+        f"{SIMPLE}/{setting.label}": point.ratio() if point else Spread.of(())
+        for setting, point in measured.items()
+    }
     points: dict[str, dict[Setting, Point]] = {}
-    ratios: dict[str, Spread] = {}
-    for group, some in wanted.items():
-        found = {setting: measure(setting, config, attempts) for setting in some}
-        for setting, point in found.items():
-            ratios[f"{SIMPLE}/{setting.label}"] = point.ratio() if point else Spread.of(())
-        if all(found.values()):  # with a point missing there is no line to look at
-            points[group] = {setting: point for setting, point in found.items() if point}
+    for group, some in figures.items():
+        whole = {one: point for one in some if (point := measured.get(one)) is not None}
+        if len(whole) == len(some):  # with a point missing there is no line to look at
+            points[group] = whole
     everything = {s.label: p for group in points.values() for s, p in group.items()}
     seconds = {group: _lines(some, Point.seconds) for group, some in points.items()}
     facts = {
@@ -207,7 +222,7 @@ def run_oneway(config: Config, reporter: Reporter) -> Result:
         },
         "charts": _charts(points),
     }
-    return Result("semi-oneway", ratios, facts, tuple(attempts.failures))
+    return found.result("semi-oneway", ratios, facts)
 
 
 def _lines(points: Mapping[Setting, Point], value: Any) -> Lines:
@@ -237,9 +252,7 @@ def _goal(points: Mapping[str, Point]) -> dict[str, Any]:
             predicted.append(point.predicted[algorithm.value])
             measured.append(point.seconds(algorithm.value))
     reached = rank_correlation(predicted, measured)
-    name = "rank correlation of predicted and measured time"
-    met = reached is not None and reached >= 0.9
-    return {name: {"goal": 0.9, "reached": significant(reached), "met": met}}
+    return {"rank correlation of predicted and measured time": goal(0.9, reached)}
 
 
 def _most_cpu(points: Mapping[str, Point]) -> float:
@@ -259,8 +272,8 @@ def _charts(points: Mapping[str, Mapping[Setting, Point]]) -> list[dict[str, Any
                 {name: [(float(np.log2(x)), y) for x, y in line] for name, line in lines.items()}
                 for lines in (seconds, kilobytes)
             )
-        drawn.append(chart(f"Fig. {figure}", x, "s for a second of arrivals", seconds, **more))
-        drawn.append(chart(f"Fig. {figure}, bytes", x, "KB in a second", kilobytes, **more))
+        drawn.append(line_chart(f"Fig. {figure}", x, "s for a second of arrivals", seconds, **more))
+        drawn.append(line_chart(f"Fig. {figure}, bytes", x, "KB in a second", kilobytes, **more))
     return drawn
 
 

@@ -27,8 +27,8 @@ from dovetail_bench.measure import expect_rows
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
 from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.runner import Points, over_points
 from dovetail_bench.semi.runs import (
-    Attempts,
     Feed,
     Net,
     Rng,
@@ -172,18 +172,15 @@ def run_repetition(seed: list[int], counted: int, wants: Callable[[str], bool]) 
 
 def run(config: Config, reporter: Reporter) -> Result:
     """All groups, or the one that is asked for."""
-    attempts = Attempts(reporter)
-    reporter.plan(config.repetitions)
-    found: list[dict[str, float]] = []
-    for repetition in range(1, config.repetitions + 1):
 
-        def once(repetition: int = repetition) -> dict[str, float]:
-            return run_repetition([config.seed, repetition], config.rows, config.wants)
+    def once(_: str, repetition: int) -> dict[str, float]:
+        return run_repetition([config.seed, repetition], config.rows, config.wants)
 
-        ratios = attempts.run(NAME, repetition, once)
-        found += [ratios] if ratios is not None else []
-    labels = list(found[0]) if found else []
-    spreads = {label: Spread.of(one[label] for one in found) for label in labels}
+    # one drawing of the streams is for all groups
+    found = over_points(Points((NAME,), group=lambda _: None), once, config, reporter)
+    ratios = found.at[NAME]
+    labels = list(ratios[0]) if ratios else []
+    spreads = {label: Spread.of(one[label] for one in ratios) for label in labels}
     facts = {
         "streams": "three in a chain, each 100 rows/s of 500 bytes, 100 keys, windows of 1 s",
         "links": f"{NET.latency} ms; slow messages take up to {_TIMES_DELTA} times that",
@@ -194,7 +191,7 @@ def run(config: Config, reporter: Reporter) -> Result:
             if label.endswith(", results")
         },
     }
-    return Result(NAME, spreads, facts, tuple(attempts.failures))
+    return found.result(NAME, spreads, facts)
 
 
 BENCHMARK = Benchmark(

@@ -22,9 +22,11 @@ import numpy as np
 
 from dovetail.sites import PAPER, CostModel, Plan, Query, Step, algorithm_10, exhaustive
 from dovetail.sites.planner import StepCosts
+from dovetail_bench.charts import line_chart
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, Spread, goal, significant
+from dovetail_bench.runner import Points, over_points
 from dovetail_bench.semi.formulas import PaperCosts
 from dovetail_bench.semi.runs import (
     ALGORITHM_10,
@@ -33,13 +35,11 @@ from dovetail_bench.semi.runs import (
     GREEDY,
     JOINT,
     WHY_CENTRAL,
-    Attempts,
     Choice,
     Feed,
     Net,
     Rng,
     Span,
-    chart,
     draw,
     make_query,
     meets_at_one_site,
@@ -159,27 +159,20 @@ def ask(graph: str, feeds: Mapping[str, Feed], seed: Sequence[int], config: Conf
 
 def run_plans(config: Config, reporter: Reporter) -> Result:
     """Table 3 and Fig. 8."""
-    graphs = [graph for graph in TABLE_3 if config.wants(graph)]
-    reporter.plan(config.rows * len(graphs))
-    attempts = Attempts(reporter)
-    found: dict[str, list[Asked]] = {}
-    for graph in graphs:
-        place = list(TABLE_3).index(graph)
-        for number in range(1, config.rows + 1):
-            seed = [config.seed, place, number]
-            feeds = drawn_feeds(np.random.default_rng(seed))
 
-            def run(graph: str = graph, feeds: Any = feeds, seed: Any = seed) -> Asked:
-                return ask(graph, feeds, seed, config)
+    def once(graph: str, number: int) -> Asked:
+        seed = [config.seed, list(TABLE_3).index(graph), number]
+        return ask(graph, drawn_feeds(np.random.default_rng(seed)), seed, config)
 
-            asked = attempts.run(f"{graph}, query {number}", 1, run)
-            found.setdefault(graph, []).extend([asked] if asked is not None else [])
+    # a query is measured on several streams, so it is queries that are counted here
+    queries = Points(tuple(TABLE_3), times=lambda _: config.rows)
+    found = over_points(queries, once, config, reporter)
     ratios = {
         f"{rival}/{graph}": Spread.of(one.measured[rival] / one.measured[JOINT] for one in asked)
-        for graph, asked in found.items()
+        for graph, asked in found.at.items()
         for rival in RIVALS
     }
-    return Result("semi-plans", ratios, _facts(found, config), tuple(attempts.failures))
+    return found.result("semi-plans", ratios, _facts(found.at, config))
 
 
 def _facts(found: Mapping[str, list[Asked]], config: Config) -> dict[str, Any]:
@@ -265,14 +258,11 @@ def _goals(found: Mapping[str, list[Asked]]) -> dict[str, Any]:
             continue
         for name, title in ((GREEDY, ""), (ALGORITHM_10, ", Algorithm 10")):
             mean = statistics.fmean(one.measured[name] / one.measured[EXHAUSTIVE] for one in asked)
-            goals[f"mean T_G / T_E at most, {graph}{title}"] = {
-                "goal": TABLE_3[graph], "reached": significant(mean),
-                "met": mean <= TABLE_3[graph],
-            }  # fmt: skip
+            goals[f"mean T_G / T_E at most, {graph}{title}"] = goal(
+                TABLE_3[graph], mean, at_most=True
+            )
         rank = agreement(asked)["rank correlation"]
-        goals[f"rank correlation, {graph}"] = {
-            "goal": RANK_GOAL, "reached": rank, "met": rank is not None and rank >= RANK_GOAL,
-        }  # fmt: skip
+        goals[f"rank correlation, {graph}"] = goal(RANK_GOAL, rank)
     return goals
 
 
@@ -290,8 +280,8 @@ def _charts(found: Mapping[str, list[Asked]]) -> list[dict[str, Any]]:
     }
     dashed = [name for name in frequencies if name.startswith(ALGORITHM_10)]
     return [
-        chart("Fig. 8", "T_G / T_E, to a tenth", "queries", frequencies, dashed=dashed),
-        chart(
+        line_chart("Fig. 8", "T_G / T_E, to a tenth", "queries", frequencies, dashed=dashed),
+        line_chart(
             "Every plan",
             "predicted, s a second",
             "measured, s a second",

@@ -13,9 +13,9 @@ left out: at the paper's parameters it can make fifty million results a second.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -46,9 +46,6 @@ from dovetail.sites import (
 from dovetail.sites.messages import HEADER_BYTES
 from dovetail.sites.oneway import Task
 from dovetail.sites.plan import PlacedStep
-from dovetail_bench.progress import Reporter
-from dovetail_bench.registry import describe
-from dovetail_bench.result import Failure
 
 Rng = np.random.Generator
 Streams = dict[str, pa.RecordBatch]
@@ -337,26 +334,6 @@ def ship_all(
     return {**found, CENTRAL: central(streams, sizes, net, span)}
 
 
-class Attempts:
-    """Runs one thing after the other; what fails is kept, and the rest goes on."""
-
-    def __init__(self, reporter: Reporter) -> None:
-        self.failures: list[Failure] = []
-        self._reporter = reporter
-
-    def run(self, name: str, repetition: int, function: Callable[[], Found]) -> Found | None:
-        what = f"{name}, repetition {repetition}"
-        self._reporter.begin(what)
-        try:
-            found = function()
-        except Exception as error:  # noqa: BLE001  a run that failed is shown as failed
-            self.failures.append(Failure(name, repetition, describe(error)))
-            self._reporter.end(f"{what}: FAILED, {describe(error)[:300]}")
-            return None
-        self._reporter.end(what)
-        return found
-
-
 def ranks(values: Sequence[float]) -> NDArray[np.float64]:
     """The place of each value in their order; equal values share the middle of theirs."""
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
@@ -370,11 +347,3 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | N
     if len(a) < 2 or a.std() == 0 or b.std() == 0:
         return None
     return float(np.corrcoef(a, b)[0, 1])
-
-
-def chart(
-    title: str, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]], **more: Any
-) -> dict[str, Any]:
-    """For `facts["charts"]`."""
-    drawn = {name: [[a for a, _ in line], [b for _, b in line]] for name, line in lines.items()}
-    return {"title": title, "x": x, "y": y, "lines": drawn, **more}

@@ -10,7 +10,7 @@ the stream. Such keys have pairs by the square of the rows, so a 25th of `rows` 
 keys from a domain of `rows` values: at the published size 40,000 + 40,000 rows, and 12 to 36
 million results. XJoin has as many hash partitions as it chooses by itself.
 
-Groups `cleanup`, `band` and `handover`: see `spark_diner_cleanup`, `_band` and `_handover`.
+Groups `cleanup`, `band` and `handover`: see `diner_cleanup`, `_band` and `_handover`.
 """
 
 import binascii

@@ -13,7 +13,7 @@ slower than another in these has no more of them.
   median row and the 95th of a hundred, of a stream that comes evenly, as fast as the fastest of
   Spark's joins can bear. A slower rival has no such wait: it grows without end.
 
-How both are measured is in `spark_enrich_turns`. A query that joins nothing has its turns, too: no
+How both are measured is in `enrich_turns`. A query that joins nothing has its turns, too: no
 join can do without what it takes (`no-join` among the facts).
 
 Staging is shown apart, with the number of micro-batches that pay it back.

@@ -3,7 +3,7 @@
 Naeem, Weber and Lutteroth, "A Memory-Optimal Many-to-Many Semi-Stream Join", section 4. Stream rows
 have 20 bytes and table rows 120, as there. The table's keys are drawn with repetition, so that some
 values have no row and some have several; labels with `unique` are for a table that has every key
-once. Stream keys are Zipfian over the same domain. How time is counted: see `semistream_runs`.
+once. Stream keys are Zipfian over the same domain. How time is counted: see `semistream.runs`.
 
 Memory is what rows that wait take up with their index, and for SSBJ the cache with all that it
 needs to change: notes of the values that were seen, and the switching buffer. A scan's buffer comes
@@ -16,7 +16,7 @@ SSBJ gets rows until enough of them have to wait; the rest are settled by the ca
 `pieces`, where batches of a third of `w` rows are just pushed.
 `ssbj-memory` (Fig. 4a, b): as many rows as arrive at a rate; the memory that takes.
 Both have a group `paper`, with memory as the paper counts it and a table of ten times the rows (see
-`ssbj_paper`), and say what the paper's equations give (see `ssbj_theory`).
+`paper`), and say what the paper's equations give (see `theory`).
 `ssbj-factor` (Fig. 6a): the rate with the switching factor 1 over that with others.
 `ssbj-buffer` (Fig. 6b): the rate with the pages that the cost model chooses over that with others;
 here the buffer's whole pages count as memory, as in the paper.

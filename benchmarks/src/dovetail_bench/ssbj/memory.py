@@ -1,6 +1,5 @@
 """`ssbj-memory`: MESHJOIN's memory over SSBJ's at the same rate (Fig. 4a and b)."""
 
-from dovetail_bench.measure import Runs
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
 from dovetail_bench.result import Result, Spread, goals
@@ -11,7 +10,7 @@ from dovetail_bench.ssbj.setup import (
     UNIQUE,
     Place,
     Setting,
-    measure_all,
+    measure_groups,
     medians,
     memory_ratios,
     scale,
@@ -27,13 +26,7 @@ def run_memory(config: Config, reporter: Reporter) -> Result:
     groups = {"rate": rates, "size": sizes, "unique": unique}
     with scratch() as root:
         place = Place(config, root)
-        runs, settings = Runs(), []
-        for group, some in groups.items():
-            if config.wants(group):
-                found = measure_all(place, some, reporter, group)
-                runs.done.update(found.done)
-                runs.failures += found.failures
-                settings += some
+        runs, settings = measure_groups(place, groups, reporter)
         ratios = memory_ratios(runs, settings)
         counted: dict[str, Spread] = {}
         expected: dict[str, float | None] = {}
@@ -63,6 +56,5 @@ def run_memory(config: Config, reporter: Reporter) -> Result:
             },
         ),
         "rows of the window, of the table's": medians(runs, settings, "window_rows_of_table"),
-        "contenders": runs.facts(),
     }
-    return Result("ssbj-memory", ratios | counted, facts, tuple(runs.failures))
+    return runs.result("ssbj-memory", ratios | counted, facts)

@@ -9,7 +9,7 @@ from dovetail.costs.storage import DISK_7200
 from dovetail_bench.measure import Runs
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
-from dovetail_bench.result import Result, Spread, significant
+from dovetail_bench.result import Result, Spread, goal, significant
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.runs import FACTORS
 from dovetail_bench.ssbj.setup import (
@@ -41,7 +41,7 @@ def run_model(config: Config, reporter: Reporter) -> Result:
         shares = {one: expected_share(place, one) for one in settings}
     ratios, told = _told(runs, settings, shares)
     errors = [float(one["error_percent"] or 0.0) for one in told.values()]
-    return Result("ssbj-model", ratios, _facts(config, runs, told, errors), tuple(runs.failures))
+    return runs.result("ssbj-model", ratios, _facts(config, told, errors))
 
 
 def _told(
@@ -74,7 +74,7 @@ def _told(
 
 
 def _facts(
-    config: Config, runs: Runs, told: dict[str, dict[str, float | None]], errors: list[float]
+    config: Config, told: dict[str, dict[str, float | None]], errors: list[float]
 ) -> dict[str, Any]:
     reached = median(errors) if errors else None
     return {
@@ -86,15 +86,8 @@ def _facts(
         f"fitted to the rates {FITTED_RATES} and predicting the others. Of the rows that wait: the "
         "cache inequality over the stream's probabilities, with nothing fitted",
         "the paper": "calculated costs closely resemble measured ones",
-        "goals": {
-            "median error below 15 %": {
-                "goal": 15.0,
-                "reached": significant(reached),
-                "met": reached is not None and reached < 15,
-            }
-        },
+        "goals": {"median error below 15 %": goal(15.0, reached, at_most=True)},
         "loops": told,
-        "contenders": runs.facts(),
     }
 
 

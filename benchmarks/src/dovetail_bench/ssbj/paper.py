@@ -1,6 +1,6 @@
 """The group `paper` of `ssbj-rate` and `ssbj-memory`: memory as SSBJ's paper counts it.
 
-A waiting row is 24 bytes, a cached table row 120, and nothing else counts (see `ssbj_theory`). Skew
+A waiting row is 24 bytes, a cached table row 120, and nothing else counts (see `theory`). Skew
 1 brings more in a larger table, so the table has ten times the rows of the other groups'.
 """
 
@@ -12,9 +12,10 @@ import numpy as np
 from dovetail.kernel.keys import Codes
 from dovetail.semistream.meshjoin import MeshJoin
 from dovetail.semistream.ssbj import Ssbj
-from dovetail_bench.measure import Contender, Measured, Runs, interleaved
+from dovetail_bench.measure import Measured, Runs, interleaved
 from dovetail_bench.progress import Reporter
 from dovetail_bench.result import Spread, significant
+from dovetail_bench.runner import numbered
 from dovetail_bench.semistream.relation import STREAM_ROW_BYTES, TABLE_ROW_BYTES, Relation
 from dovetail_bench.semistream.runs import Run, opened, pages_for
 from dovetail_bench.ssbj.setup import (
@@ -57,8 +58,7 @@ def measure_paper(place: Place, runs: Runs, reporter: Reporter) -> dict[str, Spr
     for memory in MEMORIES:
         setting = Setting(f"paper,memory={memory:.0%}", size=TIMES, memory=memory)
         done = _measure_both(place, setting, _filling_of(setting), reporter)
-        runs.done.update(done.done)
-        runs.failures += done.failures
+        runs.take(done)
         ratios[f"{MESH}/{setting.name}"] = done.rate_ratio(
             f"{MESH} {setting.name}", f"{OURS} {setting.name}", "rows_per_loop"
         )
@@ -75,11 +75,10 @@ def measure_paper_memory(
     ratios, expected = {}, {}
     for setting, choice in _memory_settings():
         done = _measure_both(place, setting, choice, reporter)
-        runs.done.update(done.done)
-        runs.failures += done.failures
+        runs.take(done)
         mesh, ours = f"{MESH} {setting.name}", f"{OURS} {setting.name}"
         ratios[f"{MESH}/{setting.name}"] = done.rate_ratio(ours, mesh, MEMORY_BYTES)
-        came, theirs = (_median(done, name, ROWS_IN_SCAN) for name in (ours, mesh))
+        came, theirs = (done.median(name, ROWS_IN_SCAN) for name in (ours, mesh))
         expected[f"{MESH}/{setting.name}"] = (
             significant(theirs * ROW_BYTES / balance(place.relation(setting).rows, came).nbytes)
             if came and theirs
@@ -118,7 +117,7 @@ def _measure_both(
     place: Place, setting: Setting, choice: Callable[[Relation], Choose], reporter: Reporter
 ) -> Runs:
     contenders = [
-        Contender(f"{kind} {setting.name}", _measured(place, setting, choice, kind))
+        numbered(f"{kind} {setting.name}", _measured(place, setting, choice, kind))
         for kind in (MESH, OURS)
     ]
     return interleaved(contenders, place.config.repetitions_of(GROUP), reporter)
@@ -126,12 +125,8 @@ def _measure_both(
 
 def _measured(
     place: Place, setting: Setting, choice: Callable[[Relation], Choose], algorithm: str
-) -> Callable[[], Measured]:
-    repetition = 0
-
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
+) -> Callable[[int], Measured]:
+    def measure(repetition: int) -> Measured:
         relation, law = place.relation(setting), place.law(setting)
         seed = [place.config.seed, 5, repetition]
         kind = PaperSsbj if algorithm == OURS else MeshJoin
@@ -153,7 +148,3 @@ def _filling(run: Run, memory: int, loops: int) -> int:
     steady_rows = room / (loops * ROW_BYTES)
     free = room / ROW_BYTES - run.operator.pending() + steady_rows  # a packet leaves, too
     return run.until_waiting(max(1, int(min(steady_rows, free))))
-
-
-def _median(runs: Runs, name: str, fact: str) -> float | None:
-    return Spread.of(one.facts[fact] for one in runs.done.get(name, {}).values()).median

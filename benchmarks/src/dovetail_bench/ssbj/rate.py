@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from dovetail_bench.measure import Contender, Measured, Runs, interleaved
+from dovetail_bench.measure import Measured, Runs, interleaved
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
 from dovetail_bench.result import Result, Spread, goals, significant
+from dovetail_bench.runner import numbered
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.runs import Run, opened, pages_for
 from dovetail_bench.ssbj.paper import GROUP, TIMES, measure_paper
@@ -15,7 +16,7 @@ from dovetail_bench.ssbj.setup import (
     UNIQUE,
     Place,
     Setting,
-    measure_all,
+    measure_groups,
     measured_of,
     medians,
     model_of,
@@ -42,19 +43,15 @@ def rate_settings() -> dict[str, list[Setting]]:
 
 def run_rate(config: Config, reporter: Reporter) -> Result:
     """Fig. 5a, b, c and f."""
-    groups = {name: some for name, some in rate_settings().items() if config.wants(name)}
-    if "memory" in groups and "skew" in groups:  # memory=10% and skew=1 are one and the same
+    groups = rate_settings()
+    both = config.wants("memory") and config.wants("skew")
+    if both:  # memory=10% and skew=1 are one and the same
         groups["skew"] = groups["skew"][:-1]
     with scratch() as root:
         place = Place(config, root)
-        runs, settings = Runs(), []
-        for group, some in groups.items():
-            found = measure_all(place, some, reporter, group)
-            runs.done.update(found.done)
-            runs.failures += found.failures
-            settings += some
+        runs, settings = measure_groups(place, groups, reporter)
         ratios = rate_ratios(runs, settings)
-        if "memory=10%" in {one.name for one in settings} and "skew" in groups:
+        if both:
             ratios[f"{MESH}/skew=1"] = ratios[f"{MESH}/memory=10%"]
         best = {one.name: significant(optimum(place, one)) for one in settings}
         if config.wants("budget"):
@@ -74,9 +71,8 @@ def run_rate(config: Config, reporter: Reporter) -> Result:
         "share of rows settled by the cache (the paper: 39 to 54 %)": medians(
             runs, settings, "settled_by_cache"
         ),
-        "contenders": runs.facts(),
     }
-    return Result("ssbj-rate", ratios, facts, tuple(runs.failures))
+    return runs.result("ssbj-rate", ratios, facts)
 
 
 def _in_budget(place: Place, runs: Runs, reporter: Reporter) -> dict[str, Spread]:
@@ -87,12 +83,10 @@ def _in_budget(place: Place, runs: Runs, reporter: Reporter) -> dict[str, Spread
     kinds = {"meshjoin budget": (MESH, False), "ssbj budget,whole": (OURS, False)}
     kinds["ssbj budget,pieces"] = (OURS, True)
     contenders = [
-        Contender(name, _budgeted(place, setting, kind, budget, pieces))
+        numbered(name, _budgeted(place, setting, kind, budget, pieces))
         for name, (kind, pieces) in kinds.items()
     ]
-    done = interleaved(contenders, repetitions, reporter)
-    runs.done.update(done.done)
-    runs.failures += done.failures
+    runs.take(interleaved(contenders, repetitions, reporter))
     fact = "rows_per_virtual_s"
     return {
         f"{MESH}/budget,{how}": runs.rate_ratio("meshjoin budget", f"ssbj budget,{how}", fact)
@@ -102,12 +96,8 @@ def _in_budget(place: Place, runs: Runs, reporter: Reporter) -> dict[str, Spread
 
 def _budgeted(
     place: Place, setting: Setting, algorithm: str, budget: int, pieces: bool
-) -> Callable[[], Measured]:
-    repetition = 0
-
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
+) -> Callable[[int], Measured]:
+    def measure(repetition: int) -> Measured:
         relation, law = place.relation(setting), place.law(setting)
         pages = pages_for(relation, setting.loops)
         seed = [place.config.seed, 3, repetition]

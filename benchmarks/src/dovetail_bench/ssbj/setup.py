@@ -1,6 +1,6 @@
 """What the benchmarks `ssbj-*` share: settings, staged tables, and a join watched when settled.
 
-What memory is, and how time is counted: see `ssbj` and `semistream_runs`.
+What memory is, and how time is counted: see `ssbj` and `semistream.runs`.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,11 @@ from dovetail.costs.storage import DISK_7200, OBJECT_STORE
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream.cache import KEY_BYTES
 from dovetail.semistream.ssbj import Ssbj
-from dovetail_bench.measure import Contender, Measured, Runs, interleaved
+from dovetail_bench.measure import Contender, Measured, Runs
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
 from dovetail_bench.result import Spread, significant
+from dovetail_bench.runner import numbered, side_by_side
 from dovetail_bench.semistream.relation import Law, Relation, each_once, stage, with_repetition
 from dovetail_bench.semistream.runs import FACTORS, VIRTUAL, Run, Tally, opened, pages_for
 
@@ -137,11 +138,8 @@ def at_rate(rate: float, relation: Relation, loops: int) -> Choose:
 
 def contender(place: Place, setting: Setting, algorithm: str) -> Contender:
     """A join under a setting; each repetition is another stream."""
-    repetition = 0
 
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
+    def measure(repetition: int) -> Measured:
         relation, law = place.relation(setting), place.law(setting)
         seed = [place.config.seed, 2, repetition]
         options: dict[str, Any] = (
@@ -153,7 +151,7 @@ def contender(place: Place, setting: Setting, algorithm: str) -> Contender:
             found = steady(run, rows, algorithm)
         return measured_of(found, relation, setting.loops)
 
-    return Contender(f"{algorithm} {setting.name}", measure)
+    return numbered(f"{algorithm} {setting.name}", measure)
 
 
 def _choice(place: Place, setting: Setting, relation: Relation) -> Choose:
@@ -192,14 +190,24 @@ def measure_all(
     place: Place, settings: list[Setting], reporter: Reporter, group: str, ours: bool = False
 ) -> Runs:
     """Both joins, or only ours, under every setting, each with several streams."""
+    kinds = (OURS,) if ours else (MESH, OURS)
+    return side_by_side(
+        settings,
+        lambda setting: [contender(place, setting, kind) for kind in kinds],
+        place.config.repetitions_of(group),
+        reporter,
+    )
+
+
+def measure_groups(
+    place: Place, groups: dict[str, list[Setting]], reporter: Reporter
+) -> tuple[Runs, list[Setting]]:
+    """Both joins under the settings of every group that is asked for, and these."""
     runs = Runs()
-    for setting in settings:
-        kinds = (OURS,) if ours else (MESH, OURS)
-        contenders = [contender(place, setting, kind) for kind in kinds]
-        done = interleaved(contenders, place.config.repetitions_of(group), reporter)
-        runs.done.update(done.done)
-        runs.failures += done.failures
-    return runs
+    wanted = {name: some for name, some in groups.items() if place.config.wants(name)}
+    for group, some in wanted.items():
+        runs.take(measure_all(place, some, reporter, group))
+    return runs, [setting for some in wanted.values() for setting in some]
 
 
 def rate_ratios(runs: Runs, settings: list[Setting]) -> dict[str, Spread]:
@@ -221,11 +229,7 @@ def memory_ratios(runs: Runs, settings: list[Setting]) -> dict[str, Spread]:
 
 
 def medians(runs: Runs, settings: list[Setting], fact: str) -> dict[str, float | None]:
-    found = {}
-    for setting in settings:
-        done = runs.done.get(f"{OURS} {setting.name}", {}).values()
-        found[setting.name] = significant(Spread.of(one.facts[fact] for one in done).median)
-    return found
+    return {one.name: significant(runs.median(f"{OURS} {one.name}", fact)) for one in settings}
 
 
 def scale(config: Config) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows
-from dovetail_bench.measure import Contender, Measured, Runs, interleaved
+from dovetail_bench.measure import Contender, Measured
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
 from dovetail_bench.result import Result, significant
+from dovetail_bench.runner import numbered, side_by_side
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.relation import Listed, Relation, stage
 from dovetail_bench.semistream.runs import opened, pages_for
@@ -67,18 +68,17 @@ def run_tpch(config: Config, reporter: Reporter) -> Result:
         customers, orders = tpch_keys(root, config.rows)
         matches = np.bincount(customers)
         relation = stage(matches, root / "staged", ORDER_BYTES, CUSTOMER_BYTES)
-        runs = Runs()
-        for setting in settings:
+
+        def contenders(setting: Setting) -> list[Contender]:
             memory = int(setting.memory * relation.nbytes)
-            contenders = [
-                Contender(
+            return [
+                numbered(
                     f"{kind} {setting.name}", _tpch(config, relation, Listed(orders), memory, kind)
                 )
                 for kind in (MESH, OURS)
             ]
-            done = interleaved(contenders, config.repetitions, reporter)
-            runs.done.update(done.done)
-            runs.failures += done.failures
+
+        runs = side_by_side(settings, contenders, config.repetitions, reporter)
     ratios = rate_ratios(runs, settings)
     times = np.bincount(orders, minlength=len(matches))[1:]
     facts = {
@@ -97,19 +97,14 @@ def run_tpch(config: Config, reporter: Reporter) -> Result:
             if rows is not None
         },
         "customers in the cache": medians(runs, settings, "cached_values"),
-        "contenders": runs.facts(),
     }
-    return Result("ssbj-tpch", ratios, facts, tuple(runs.failures))
+    return runs.result("ssbj-tpch", ratios, facts)
 
 
 def _tpch(
     config: Config, relation: Relation, orders: Listed, memory: int, kind: str
-) -> Callable[[], Measured]:
-    repetition = 0
-
-    def measure() -> Measured:
-        nonlocal repetition
-        repetition += 1
+) -> Callable[[int], Measured]:
+    def measure(repetition: int) -> Measured:
         pages = pages_for(relation, LOOPS)
         with opened(kind, relation, orders, [config.seed, 4, repetition], b=pages) as run:
             found = steady(run, lambda one: one.filling(memory, LOOPS), kind)

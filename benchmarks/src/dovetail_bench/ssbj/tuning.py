@@ -9,7 +9,7 @@ from dovetail.semistream.ssbj import Ssbj
 from dovetail_bench.measure import Runs
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config
-from dovetail_bench.result import Result, Spread
+from dovetail_bench.result import Result
 from dovetail_bench.scratch import scratch
 from dovetail_bench.semistream.relation import STREAM_ROW_BYTES, TABLE_ROW_BYTES, Relation
 from dovetail_bench.semistream.runs import FACTORS
@@ -53,17 +53,15 @@ def run_factor(config: Config, reporter: Reporter) -> Result:
             f"sf={one:g}": break_even(one) for one in names
         },
         "values in the cache": medians(runs, settings, "cached_values"),
-        "contenders": runs.facts(),
     }
-    return Result("ssbj-factor", ratios, facts, tuple(runs.failures))
+    return runs.result("ssbj-factor", ratios, facts)
 
 
 def best_factor(runs: Runs, factors: tuple[float, ...]) -> str | None:
     """The factor with the highest median rate."""
     rates = {}
     for factor in factors:
-        done = runs.done.get(f"{OURS} sf={factor:g}", {}).values()
-        rate = Spread.of(one.facts["rows_per_virtual_s"] for one in done).median
+        rate = runs.median(f"{OURS} sf={factor:g}", "rows_per_virtual_s")
         if rate is not None:
             rates[f"sf={factor:g}"] = rate
     return max(rates, key=lambda name: rates[name]) if rates else None
@@ -101,9 +99,8 @@ def run_buffer(config: Config, reporter: Reporter) -> Result:
         "the model chooses": f"{chosen} loops of those tried",
         "ratios": "the rate with the chosen pages over that with others",
         "the paper": "the rate rises with the buffer up to a point and falls beyond it",
-        "contenders": runs.facts(),
     }
-    return Result("ssbj-buffer", ratios, facts, tuple(runs.failures))
+    return runs.result("ssbj-buffer", ratios, facts)
 
 
 def chosen_loops(relation: Relation, loops: list[int], memory: float) -> int:

@@ -16,6 +16,10 @@ JVM := spark or recovery
 # These need much memory, or fill the machine with processes: apart from the rest, too.
 ALONE := cluster or memory
 
+# Generated cases differ from commit to commit, and are the same for the same one.
+SEED ?= $(shell printf '%d' "0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1)")
+PYTEST = $(BIN)/pytest --hypothesis-seed=$(SEED) --randomly-seed=$(SEED) --durations=15
+
 # Spark starts its Python workers with plain `python3` unless told otherwise, and that one knows
 # nothing of the packages in the virtual environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -23,7 +27,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format fuzz bench lock clean
+.PHONY: help setup demo check test test-full tests lint format fuzz bench lock clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,11 +51,19 @@ $(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 demo: setup ## Join two made-up streams on local Spark, live
 	$(BIN)/dovetail demo
 
-test: setup lint ## Lint, types and all tests
-	$(BIN)/pytest tests -n $(JOBS) --dist worksteal -m "not ($(JVM) or $(ALONE))"
-	$(BIN)/pytest tests -n 2 --dist loadfile --no-loadscope-reorder \
-		-m "($(JVM)) and not ($(ALONE))"
-	$(BIN)/pytest tests -n 2 --dist worksteal -m "$(ALONE)"
+check: setup lint ## Lint, types and unit tests: two minutes
+	$(PYTEST) tests/unit -n $(JOBS) --dist worksteal
+
+test: setup lint tests ## Lint, types, and all that a change can break: a quarter of an hour
+
+test-full: setup lint ## The same with all cases: more than an hour
+	TEST_DEPTH=full $(MAKE) tests SEED=$(if $(filter command,$(origin SEED)),$(SEED),$$(date +%s))
+
+# Three runs, as what starts a JVM or fills the machine does not go well beside the rest.
+tests: setup
+	$(PYTEST) tests -n $(JOBS) --dist worksteal -m "not ($(JVM) or $(ALONE))"
+	$(PYTEST) tests -n 2 --dist loadfile --no-loadscope-reorder -m "($(JVM)) and not ($(ALONE))"
+	$(PYTEST) tests -n 2 --dist worksteal -m "$(ALONE)"
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check
@@ -63,7 +75,7 @@ format: setup ## Rewrite the code in the project's format
 	$(BIN)/ruff format
 
 fuzz: setup ## Run the property tests on many more generated cases
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest tests/property -n $(JOBS) --dist worksteal --timeout=7200
+	TEST_DEPTH=fuzz $(BIN)/pytest tests/property -n $(JOBS) --dist worksteal --timeout=7200
 
 bench: setup ## Compare with Spark's own stream-stream join
 	$(BIN)/dovetail bench run spark-two-way

@@ -5,10 +5,10 @@
     paths = dovetail.join_all({"a": a, "b": b, "c": c}, on="key", memory="64MB", state="...")
 
 A map of the package, top to bottom; imports point downwards only:
-- `api` the public calls · `cli` the command
-- `spark` the runtime on Spark: plan, step, state, clock, metrics
+- `api` the public calls · `plan` the same, as plans that explain themselves · `cli` the command
+- `spark` the runtime on Spark: jobs, step, state, sources
 - `specs` checked arguments
-- `costs` plans in words, for `explain`
+- `costs` models, predictions, and plans in words · `sites` joins of streams at distant sites
 - `twoway`, `multiway`, `semistream` the join algorithms, one a file: two streams; several; a stream
   and a table
 - `kernel` operator protocol, keys, index, memory budget, blocks on disk; numpy and pyarrow only
@@ -18,28 +18,22 @@ Benchmarks are a package of their own, in `benchmarks/`, which adds the command 
 oracles and generators for tests are in `tests/support/`.
 """
 
-from dovetail.api import (
-    enrich,
-    explain,
-    explain_enrich,
-    explain_join_all,
-    join,
-    join_all,
-    progress,
-    refresh,
-)
+from dovetail import plan
+from dovetail.api import enrich, join, join_all, progress, refresh
+from dovetail.costs.explanation import Explanation
 from dovetail.errors import DovetailError
+from dovetail.spark.state.metrics import Progress
 
 __version__ = "0.1.0"
 __all__ = [
     "DovetailError",
+    "Explanation",
+    "Progress",
     "__version__",
     "enrich",
-    "explain",
-    "explain_enrich",
-    "explain_join_all",
     "join",
     "join_all",
+    "plan",
     "progress",
     "refresh",
 ]

@@ -4,7 +4,6 @@ Each run is a process of its own, as what goes wrong is that it ends by a signal
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -14,18 +13,22 @@ import pytest
 from hypothesis import settings
 
 from support import malformed
+from support.depth import DEPTH
 from support.processes import finding_support
 
 pytestmark = pytest.mark.fuzz
 
-FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+FUZZ = DEPTH == "fuzz"
 CASES = {"rows": 16, "messages": 4}  #: for each example of the profile
 FUZZ_CASES = 40  #: 100,000 of each kind
 
 
 @pytest.mark.parametrize("kind", malformed.KINDS)
-def test_bytes_when_changed_at_random_then_are_refused_or_harmless(kind: str) -> None:
-    seed = int(np.random.SeedSequence().generate_state(1)[0]) if FUZZ else 1
+def test_bytes_when_changed_at_random_then_are_refused_or_harmless(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    asked = request.config.getoption("--hypothesis-seed")
+    seed = int(asked or np.random.SeedSequence().generate_state(1)[0])
     count = settings.default.max_examples * (FUZZ_CASES if FUZZ else CASES[kind])
     command = [sys.executable, "-m", "support.malformed", kind, str(count), str(seed)]
     done = subprocess.run(

@@ -18,12 +18,13 @@ from dovetail.sites.plan import Algorithm
 from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.site import Site
 from dovetail.sites.windows import TimeWindow
+from support.depth import full_or
 from support.site_hosts import VirtualHosts, random_plan, random_tree
 from support.sites import window_join
 
 pytestmark = pytest.mark.fuzz
 
-CASES = settings.default.max_examples // 2  #: of each pace; many more under `make fuzz`
+CASES = settings.default.max_examples // 2  #: of each pace
 TAU, INTERVALS = 10, 6
 SIMPLE = (Algorithm.SP_S, Algorithm.SP_D)
 SCHEMA = pa.schema([("ts", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
@@ -144,8 +145,9 @@ def test_plan_when_hosts_run_it_then_emits_what_one_place_would(heartbeats: bool
 
     run()
     assert happened["cases"] >= CASES
-    assert happened["results"] > 1_000
-    assert happened["waiting"] > 1_000, "hardly a row went from one level to the next"
+    assert happened["results"] > full_or(1_000, 0)
+    least = full_or(1_000, 0)
+    assert happened["waiting"] > least, "hardly a row went from one level to the next"
     assert happened["kills"] > CASES
 
 

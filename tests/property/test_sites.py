@@ -25,6 +25,7 @@ from dovetail.sites.query import Query, Stream, topology
 from dovetail.sites.replanning import Planner
 from dovetail.sites.virtual import Simulation
 from dovetail.sites.windows import CountWindow, TimeWindow, Window
+from support.depth import FULL, full_or
 from support.shipping import Shipped
 from support.site_hosts import random_plan
 from support.sites import counted, window_join
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.fuzz
 PACES = (False, True)  #: by delta, by heartbeats
 AT_LEAST = 1_000  #: cases of the first test in every run of the tests, of both paces together
 #: of each test; many more under `make fuzz`
-CASES = max(AT_LEAST // len(PACES), 4 * settings.default.max_examples)
+CASES = max(full_or(AT_LEAST, 120) // len(PACES), 4 * settings.default.max_examples)
 
 
 @pytest.fixture(autouse=True)
@@ -289,6 +290,8 @@ def test_sites_when_delays_stay_within_delta_then_emit_what_one_place_would(
 
     run()
     assert happened["cases"] >= CASES
+    if not FULL:
+        return
     assert len(PACES) * CASES >= AT_LEAST
     assert happened["results"] > 10_000
     assert happened["rows_sent"] > 10_000
@@ -319,8 +322,8 @@ def test_sites_when_plans_change_and_messages_are_slow_then_emit_what_one_place_
         happened.update(check(case))
 
     run()
-    assert happened["results"] > 1_000
     assert happened["changes"] > CASES // 6
+    assert happened["results"] > full_or(1_000, 0)
 
 
 @pytest.mark.parametrize("case", FAILED_BEFORE)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, seed, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import MemoryBudgetError
@@ -28,6 +28,7 @@ from dovetail.twoway import TwoWaySpec
 from dovetail.twoway.base import MIN_BUDGET_BYTES, WORKING_SHARE
 from support.arrivals import Habits, random_script
 from support.conformance import assert_exactly_once, assert_part_of, run_script
+from support.depth import FULL, full_or
 from support.multiway import Trial, combinations
 from support.multiway import random_script as random_turns
 from support.oracle import nested_loop
@@ -38,8 +39,8 @@ pytestmark = pytest.mark.fuzz
 
 SPILLING = ["diner", "diner-paper", "xjoin", "hmj", "rpj", "pmj", "dphj"]
 BANDS = ["diner", "diner-paper", "pmj"]
-CASES = 16
-FEW = 6
+CASES = full_or(40, 5)
+FEW = full_or(12, 2)
 #: Of the budget: the widest rows of the inputs.
 PAIRS = [(0.1, 0.1), (0.14, 0.01), (0.002, 0.14), (0.06, 0.06)]
 HABITS = Habits(12, polls=0.5, fuel=100, finishes=0.2, restores=0.15, crashes=0.1)
@@ -95,7 +96,6 @@ def test_two_way_when_rows_are_of_any_width_then_each_pair_comes_once(
 ) -> None:
     happened = Counter[str]()
 
-    @seed(11)
     @settings(max_examples=CASES)
     @given(cases())
     def check(case: Case) -> None:
@@ -116,8 +116,8 @@ def test_two_way_when_rows_are_of_any_width_then_each_pair_comes_once(
             assert max((out.nbytes for out in outcome.batches), default=0) <= most
 
     check()
-    assert happened["spilled"]
-    assert happened["cleanup"]
+    assert happened["spilled"] or not FULL
+    assert happened["cleanup"] or not FULL
 
 
 def widest(relation: pa.RecordBatch) -> int:
@@ -131,7 +131,6 @@ def test_multi_way_when_rows_are_of_any_width_then_each_combination_comes_once(
     happened = Counter[str]()
     names = ("r0", "r1", "r2")
 
-    @seed(12)
     @settings(max_examples=CASES)
     @given(cases((2, 5, 8)))
     def check(case: Case) -> None:
@@ -154,12 +153,11 @@ def test_multi_way_when_rows_are_of_any_width_then_each_combination_comes_once(
         happened.update(outcome.rows_out)
 
     check()
-    assert happened["spilled"]
-    assert happened["cleanup"]
+    assert happened["spilled"] or not FULL
+    assert happened["cleanup"] or not FULL
 
 
 @pytest.mark.parametrize("algorithm", sorted(LOOKUPS))
-@seed(13)
 @settings(max_examples=CASES)
 @given(case=cases(), how=st.sampled_from(HOWS), ordered=st.booleans())
 def test_lookup_when_rows_are_of_any_width_then_each_result_comes_once(
@@ -223,7 +221,6 @@ def named_in(error: MemoryBudgetError | None) -> int:
 def test_two_way_when_a_row_is_too_wide_then_the_memory_named_is_enough(
     algorithm: str, folders: Iterator[Path]
 ) -> None:
-    @seed(14)
     @settings(max_examples=FEW)
     @given(TOO_WIDE)
     def check(case: Case) -> None:
@@ -244,7 +241,6 @@ def test_two_way_when_a_row_is_too_wide_then_the_memory_named_is_enough(
 
 
 @pytest.mark.parametrize("algorithm", sorted(LOOKUPS))
-@seed(15)
 @settings(max_examples=FEW)
 @given(case=TOO_WIDE, how=st.sampled_from(HOWS))
 def test_lookup_when_a_row_is_too_wide_then_the_memory_named_is_enough(

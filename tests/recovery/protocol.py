@@ -29,17 +29,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dovetail.multiway import ALGORITHMS as MULTIWAY
+from dovetail.spark.jobs.enrich import EnrichJob
+from dovetail.spark.jobs.job import Job
+from dovetail.spark.jobs.join import JoinJob
+from dovetail.spark.jobs.join_all import JoinAllJob
 from dovetail.spark.layout import CLOCK, UnionLayout, union_layout
 from dovetail.spark.state import prepare
+from dovetail.spark.state.staged import CURRENT, TABLES
 from dovetail.spark.step import StreamingTask
 from dovetail.specs import (
-    CURRENT,
-    TABLES,
     EnrichOptions,
     EnrichSpec,
     JobSpec,
     JoinAllOptions,
+    JoinAllSpec,
     JoinOptions,
+    JoinSpec,
     Known,
     enrich_spec,
     join_all_spec,
@@ -92,7 +97,16 @@ class Partition:
         self.layout = union_layout(*map(from_arrow_schema, inputs.values()))
 
     def task(self, batch: int, *, keep: bool) -> StreamingTask:
-        return StreamingTask(self.spec, self.layout, self.number, (batch, QUERY), keep)
+        return StreamingTask(self.job, self.layout, self.number, (batch, QUERY), keep)
+
+    @property
+    def job(self) -> Job:
+        if isinstance(self.spec, EnrichSpec):
+            return EnrichJob(self.spec, StructType())
+        if isinstance(self.spec, JoinAllSpec):
+            return JoinAllJob(self.spec)
+        assert isinstance(self.spec, JoinSpec)
+        return JoinJob(self.spec)
 
     def run(
         self, batch: int, rows: tuple[pa.Table, pa.Table], order: int, *, keep: bool = False

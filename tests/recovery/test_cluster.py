@@ -19,7 +19,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import StateError
-from dovetail.specs import staged_version
+from dovetail.spark.state.staged import staged_version
 
 SEED = 3_003
 HOSTS = ("127.0.0.1", "127.0.0.2")  # two names, so that Spark takes them for two machines
@@ -163,6 +163,7 @@ def kill_executors(
     return kills
 
 
+@pytest.mark.full
 def test_output_when_executors_are_killed_and_tasks_run_twice_then_equals_the_oracle(
     cluster: Cluster, job: Any, tools: Any
 ) -> None:

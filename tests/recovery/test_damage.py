@@ -19,7 +19,7 @@ import pytest
 
 from dovetail.errors import DovetailError, StateMismatchError, StorageError
 from dovetail.spark import step as step_module
-from dovetail.spark.clock import ClockReader
+from dovetail.spark.sources.clock import ClockReader
 from dovetail.spark.state import prepare
 
 pytestmark = pytest.mark.recovery

@@ -11,12 +11,13 @@ import pytest
 
 import dovetail
 from dovetail.errors import StateError
+from support.depth import full_or
 
 pytestmark = [pytest.mark.recovery, pytest.mark.slow]
 
 SEED = 20_261
-KILLS = 20
-FILES = 40
+KILLS = full_or(20, 2)
+FILES = full_or(40, 10)
 
 
 def version(state: Path) -> int:
@@ -142,14 +143,14 @@ def test_lookups_when_driver_is_killed_and_the_table_changes_then_each_row_meets
     hunt.first_life()
     before = hunt.written
     hunt.add_files(10)
-    hunt.kill(3)
+    hunt.kill(full_or(3, 1))
     new = tools.make_rows("right", hunt.rng, 1000, 300, 5000)
     shutil.rmtree(job.root / "right")
     job.write("right", new, 1)
     hunt.settings["refresh"] = "yes"
     after = hunt.written
     hunt.add_files(4)
-    hunt.kill(3)
+    hunt.kill(full_or(3, 1))
     hunt.last_life()
 
     left = tools.read_folder(job.root / "left")

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dovetail.spark.faults import POINTS, SHED_POINTS
+from support.depth import FULL
 
 pytestmark = [pytest.mark.recovery, pytest.mark.slow]
 
@@ -55,6 +56,9 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     ),
 }
 # one process goes through all points of a way, so the tests of this file run in one worker
+if not FULL:  # each point once
+    EACH_ONCE = {"task is tried again": POINTS, "query of enrich is started again": SHED_POINTS}
+    WAYS = {way: (WAYS[way][0], points, WAYS[way][2]) for way, points in EACH_ONCE.items()}
 CASES = [(way, point) for way, (_, points, _) in WAYS.items() for point in points]
 
 

@@ -24,11 +24,10 @@ import dovetail
 from dovetail.errors import StateMissingError, StorageError
 from dovetail.semistream.overload import Pace, Rates, Shedding
 from dovetail.semistream.shedding import SHEDDERS
-from dovetail.spark import endings
-from dovetail.spark import shedding as shedding_module
-from dovetail.spark import state as state_module
+from dovetail.spark import endings, faults
 from dovetail.spark import step as step_module
 from dovetail.spark.faults import POINTS, SHED_POINTS
+from dovetail.spark.jobs import course, enrich_course
 from dovetail.spark.state import PartitionState, prepare
 
 pytestmark = pytest.mark.recovery
@@ -56,8 +55,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]
     """Have a function called at every fault point; a task that raises `Killed` tidies nothing."""
 
     def install(hook: Callable[[str], None]) -> None:
-        for module in (state_module, step_module, shedding_module):
-            monkeypatch.setattr(module, "fault_point", hook)
+        monkeypatch.setattr(faults, "fault_point", hook)
 
     tidy = PartitionState.discard
 
@@ -345,7 +343,7 @@ def test_shedding_when_the_join_keeps_up_then_nothing_is_left_out(
 
 def limit_slices(monkeypatch: pytest.MonkeyPatch, milliseconds: int) -> None:
     """Deferred work has no more time than this, in a silence or at once."""
-    monkeypatch.setattr(step_module, "MAX_SLICE_MS", milliseconds)
+    monkeypatch.setattr(enrich_course, "MAX_SLICE_MS", milliseconds)
     monkeypatch.setattr(endings, "WORK_MS", milliseconds)
 
 
@@ -361,7 +359,7 @@ def test_wait_when_rows_are_settled_in_later_steps_then_is_measured_from_their_o
     limit_slices(monkeypatch, 2000)
     record = waiting.step(rows=0, seconds=4.0)
     assert (record["wait_seconds"], record["oldest_seconds"]) == (7.0, 0.0)
-    assert dovetail.progress(waiting.state).longest_wait == 7.0
+    assert dovetail.progress(waiting.state).longest_wait_s == 7.0
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
@@ -370,7 +368,7 @@ def test_latency_when_a_scan_takes_several_steps_then_rows_are_settled_in_time(
 ) -> None:
     """No time is left for deferred work, so a step scans only what the bound asks for."""
     limit_slices(monkeypatch, 0)
-    monkeypatch.setattr(step_module, "_FUEL", 1)
+    monkeypatch.setattr(course, "FUEL", 1)
     pending = {}
     for name, pace in (("bound", Pace(6.0, pages=100)), ("free", None)):
         (tmp_path / name).mkdir()
@@ -381,7 +379,7 @@ def test_latency_when_a_scan_takes_several_steps_then_rows_are_settled_in_time(
         counts += [record["pending"] for record in scan.records(5, rows=0, seconds=1.0)]
         pending[name] = counts
         if pace is not None:
-            assert 1.0 < dovetail.progress(scan.state).longest_wait <= pace.seconds
+            assert 1.0 < dovetail.progress(scan.state).longest_wait_s <= pace.seconds
     assert pending["bound"][0] == 10, "the table is scanned in one step"
     assert pending["bound"][-1] == 0
     assert pending["free"][-1] == 10

@@ -28,8 +28,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryException
 
 import dovetail
-from dovetail.spark.metrics import Progress
 from dovetail.spark.session import local_session
+from dovetail.spark.state.metrics import Progress
 from support.generators import draw_ranks, key_column, random_nans
 
 CONF = {
@@ -339,7 +339,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def no_refresher_is_left() -> Iterator[None]:
     """A refresher lives as long as its state and session: too long for the tests that follow."""
     yield
-    from dovetail.spark.enrich import _refreshers
+    from dovetail.spark.jobs.refresh import _refreshers
 
     for over in _refreshers.values():
         over.set()

@@ -168,10 +168,10 @@ def test_inputs_when_they_are_paths_then_the_error_says_to_read_them(frames: Any
     for call in (
         lambda: dovetail.join(path, frame, on="k"),  # type: ignore[arg-type]
         lambda: dovetail.join(frame, path, on="k"),  # type: ignore[arg-type]
-        lambda: dovetail.explain(frame, path, on="k"),  # type: ignore[arg-type]
+        lambda: dovetail.plan.join(frame, path, on="k").explain(),  # type: ignore[arg-type]
         lambda: dovetail.join_all({"a": frame, "b": path}, on="k"),  # type: ignore[dict-item]
         lambda: dovetail.enrich(path, frame, on="k"),  # type: ignore[arg-type]
-        lambda: dovetail.explain_enrich(path, frame, on="k"),  # type: ignore[arg-type]
+        lambda: dovetail.plan.enrich(path, frame, on="k").explain(),  # type: ignore[arg-type]
     ):
         with pytest.raises(
             errors.ArgumentError, match="is a str, 'data/orders', but has"

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 import dovetail
 from dovetail import errors
-from dovetail.spark.bands import band_partitions
+from dovetail.spark.jobs.bands import band_partitions
 from dovetail.spark.state import IDENTITY
 
 pytestmark = pytest.mark.spark

@@ -300,16 +300,16 @@ def test_explain_when_there_is_a_state_then_says_whether_it_fits(
     left, right = jobs.open_inputs(spark, job)
     state = jobs.state_of(job)
     options: dict[str, Any] = {"on": "id", "memory": "1MB", "state": state}
-    before = str(dovetail.explain(left, right, **options, partitions=2))
+    before = str(dovetail.plan.join(left, right, **options, partitions=2).explain())
     assert "new: made when the query starts" in before
     assert not state.exists()
 
     joined = jobs.join_inputs(job, left, right)
     jobs.start(job, joined, available_now=True).awaitTermination()
     version = dovetail.progress(state).version
-    after = str(dovetail.explain(left, right, **options, partitions=2))
+    after = str(dovetail.plan.join(left, right, **options, partitions=2).explain())
     assert f"exists and fits, after batch {version}" in after
-    other = str(dovetail.explain(left, right, **options, partitions=3))
+    other = str(dovetail.plan.join(left, right, **options, partitions=3).explain())
     assert "DOES NOT FIT" in other
     assert "partitions=2" in other
     assert "3, as asked" in other
@@ -323,7 +323,7 @@ def test_explain_when_a_sample_is_taken_then_says_what_to_expect_and_from_what(
     history = jobs.open_as_batch(spark, job)
     left, right = jobs.open_inputs(spark, job)
     options: dict[str, Any] = {"memory": "128KiB", "state": folder / "s", "partitions": 1}
-    text = str(dovetail.explain(left, right, "id", history=history, **options))
+    text = str(dovetail.plan.join(left, right, "id", **options).explain(history=history))
     assert text.count("measured on 1,000 rows") == 2
     said = " ".join(text.split())
     assert "estimated from 2,000 of 2,000 rows of left and 2,000 of 2,000 rows of right" in said
@@ -333,7 +333,7 @@ def test_explain_when_a_sample_is_taken_then_says_what_to_expect_and_from_what(
     assert "spilled while rows arrive: about" in said
     assert "seconds with 1 worker" in said or "a second or less with 1 worker" in said
     assert not (folder / "s").exists()
-    without = str(dovetail.explain(left, right, "id", **options))
+    without = str(dovetail.plan.join(left, right, "id", **options).explain())
     assert "the rows of a stream cannot be read before it runs" in " ".join(without.split())
 
 

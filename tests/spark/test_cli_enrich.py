@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -173,7 +174,7 @@ def test_explain_when_a_table_is_staged_then_knows_its_size(
     job = job_of(folder)
     stream = jobs.open_stream(spark, job)
     options = vars(job.enrich)
-    before = str(dovetail.explain_enrich(stream, job.table, **options))
+    before = str(dovetail.plan.enrich(stream, job.table, **options).explain())
     assert "about 2,960 rows of 48 bytes" in before
     assert "the row count of its Parquet files" in before
     assert "new: made when the query starts" in before
@@ -182,11 +183,11 @@ def test_explain_when_a_table_is_staged_then_knows_its_size(
     assert not jobs.state_of(job).exists()
 
     jobs.start(job, jobs.plan(spark, job), available_now=True).awaitTermination()
-    after = str(dovetail.explain_enrich(stream, job.table, **options))
+    after = str(dovetail.plan.enrich(stream, job.table, **options).explain())
     assert "about 2,960 rows of" in after
     assert "as staged, v000001" in after
     assert "exists and fits, after batch" in after
-    other = str(dovetail.explain_enrich(stream, job.table, **options | {"partitions": 3}))
+    other = str(dovetail.plan.enrich(stream, job.table, **options | {"partitions": 3}).explain())
     assert "DOES NOT FIT" in other
 
 
@@ -196,8 +197,8 @@ def test_explain_when_a_sample_is_taken_then_measures_rows_on_it(
     job = job_of(folder)
     samples = jobs.sample(spark, job, 100)
     text = str(
-        dovetail.explain_enrich(
-            jobs.open_stream(spark, job), job.table, samples=samples, skew=1, **vars(job.enrich)
+        dovetail.plan.enrich(jobs.open_stream(spark, job), job.table, **vars(job.enrich)).explain(
+            samples=samples, skew=1
         )
     )
     assert text.count("measured on 100 rows") == 2
@@ -206,11 +207,11 @@ def test_explain_when_a_sample_is_taken_then_measures_rows_on_it(
 
 def test_explain_when_the_table_has_no_files_then_asks_spark(spark: SparkSession) -> None:
     stream = spark.createDataFrame(pa.table({"id": [1, 2]}))
-    text = str(dovetail.explain_enrich(stream, spark.range(5_000), on="id", memory="1MB"))
+    text = str(dovetail.plan.enrich(stream, spark.range(5_000), on="id", memory="1MB").explain())
     assert "about 5,000 rows of 8 bytes" in text
     assert "by Spark's statistics" in text or "guessed from Spark's estimate" in text
     with pytest.raises(ArgumentError, match="skew=-1"):
-        dovetail.explain_enrich(stream, spark.range(5), on="id", skew=-1)
+        dovetail.plan.enrich(stream, spark.range(5), on="id").explain(skew=-1)
 
 
 def test_explain_when_keys_can_be_sampled_then_measures_their_skew(spark: SparkSession) -> None:
@@ -219,8 +220,8 @@ def test_explain_when_keys_can_be_sampled_then_measures_their_skew(spark: SparkS
     stream = spark.createDataFrame(pa.table({"id": keys}))
     options = {"on": "id", "memory": "1MB"}
 
-    def explained(**more: float) -> str:
-        said = dovetail.explain_enrich(stream, spark.range(5_000), **options, **more)
+    def explained(**more: Any) -> str:
+        said = dovetail.plan.enrich(stream, spark.range(5_000), **options).explain(**more)
         return " ".join(str(said).split())  # wherever its lines end
 
     said = explained(sample_rows=3_000)
@@ -229,7 +230,7 @@ def test_explain_when_keys_can_be_sampled_then_measures_their_skew(spark: SparkS
     assert "skewed like Zipf with exponent 0.5, one match" in explained(skew=0.5)
     wrong = spark.range(3).withColumnRenamed("id", "other")
     with pytest.raises(ArgumentError, match="history=: the DataFrame has no column 'id'"):
-        dovetail.explain_enrich(stream, spark.range(5), **options, history=wrong)
+        dovetail.plan.enrich(stream, spark.range(5), **options, history=wrong).explain()
 
 
 @pytest.mark.parametrize(
@@ -251,9 +252,11 @@ def test_explained_job_when_there_is_a_history_then_keys_are_as_in_a_sample_of_i
 def test_explain_when_a_storage_is_named_then_predicts_for_it(spark: SparkSession) -> None:
     stream = spark.createDataFrame(pa.table({"id": [1, 2]}))
     table = spark.range(5_000)
-    said = dovetail.explain_enrich(stream, table, on="id", memory="1MB", storage="object-store")
+    said = dovetail.plan.enrich(stream, table, on="id", memory="1MB").explain(
+        storage="object-store"
+    )
     predictions = "\n".join(dict(said.sections)["predictions"])
     assert "storage: object store, as asked, and not where this is; 30 ms" in predictions
     assert any("storage='object store' auto would be" in line for line in said.sections[2][1])
     with pytest.raises(ArgumentError, match="'7200 rpm disk', 'object store'"):
-        dovetail.explain_enrich(stream, table, on="id", storage="tape")
+        dovetail.plan.enrich(stream, table, on="id").explain(storage="tape")

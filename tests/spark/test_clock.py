@@ -1,6 +1,7 @@
 """The clock ticks while work is pending, and only then; its offsets are in test_newest.py."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 
 from dovetail.errors import StorageError
-from dovetail.spark.clock import ClockReader
 from dovetail.spark.endings import SILENT_STEPS, Silence
+from dovetail.spark.jobs.course import Course, Leg, Loaded
 from dovetail.spark.layout import CLOCK, LAST_ROWS
-from dovetail.spark.newest import Newest
-from dovetail.spark.step import StreamingTask
+from dovetail.spark.sources.clock import ClockReader
+from dovetail.spark.state.newest import Newest
 
 
 def test_clock_reader_when_query_begins_then_prepares_the_state_once(tmp_path: Path) -> None:
@@ -95,13 +96,13 @@ def test_step_when_silence_lasts_then_inputs_count_as_ended(
     last_rows: bool, silent: int, ended: list[int]
 ) -> None:
     """Cleanup is not to wait until the Reactive phase has let every block meet every other."""
-    task = StreamingTask.__new__(StreamingTask)
-    task.spec = SimpleNamespace(slice_ms=250, inputs=("", ""), retune=lambda *_: None, eager=False)
-    task._tuned, task._began, task._last_rows = None, 0.0, last_rows
-    task._work_off = lambda *_: None
     finished: list[int] = []
-    silence = Silence(silent, ((0, 0), (0, 0)))
-    task._defer(SimpleNamespace(finish=finished.append), silence, None)
+    operator = SimpleNamespace(finish=finished.append)
+    spec: Any = SimpleNamespace(slice_ms=250, inputs=("", ""))
+    course = Course(spec, Leg.__new__(Leg), Loaded(operator, ExitStack()))  # type: ignore[arg-type]
+    course.last_rows = last_rows
+    course.work_off = lambda _: None  # type: ignore[method-assign]
+    course.defer(Silence(silent, ((0, 0), (0, 0))))
     assert finished == ended
 
 
@@ -120,14 +121,14 @@ def test_tick_when_the_query_is_an_available_now_one_then_tells(
 
 
 def test_input_when_others_bring_rows_without_it_then_counts_as_ended_until_its_next() -> None:
-    silence, so_far = Silence.after(None, 2), 0
+    silence, so_far = Silence().among(2), 0
     for rows in [(10, 10), (10, 10), *[(10, 0)] * (SILENT_STEPS - 1)]:
         silence, so_far = silence.then(rows), so_far + sum(rows)
         assert silence.fallen_silent(so_far) == []
     silence = silence.then((10, 0))
     assert silence.fallen_silent(so_far + 10) == [1]
     assert silence.fallen_silent(10_000) == [], "these were few of all the rows"
-    restored = Silence.after(json.loads(json.dumps(silence.facts())), 2)
+    restored = Silence.of(json.loads(json.dumps(silence.facts())))
     assert restored == silence
     assert restored.then((0, 0)).fallen_silent(so_far + 10) == [1], "nobody spoke"
     assert restored.then((0, 1)).fallen_silent(so_far + 11) == []

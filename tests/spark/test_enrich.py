@@ -367,8 +367,8 @@ def test_progress_when_enrich_has_run_then_tells_what_happened(inputs: Any) -> N
     assert progress.identity["algorithm"] == "seek", about
     totals = [part.totals for part in progress.partitions]
     nulls = stream.where("k is null").count()
-    assert sum(total["rows_unmatched_key"] for total in totals) == nulls, about
-    assert sum(total["bytes_read"] for total in totals) > 0, about
+    assert sum(total.rows_unmatched_key for total in totals) == nulls, about
+    assert sum(total.bytes_read for total in totals) > 0, about
 
 
 def test_state_when_not_named_then_goes_below_the_session_checkpoints(

@@ -15,7 +15,7 @@ from pyspark.errors import PythonException
 
 import dovetail
 from dovetail import errors
-from dovetail.spark import tables
+from dovetail.spark.sources import tables
 
 pytestmark = pytest.mark.spark
 
@@ -317,7 +317,7 @@ def test_version_when_its_description_is_gone_then_says_so_and_goes_on_once_it_i
 STAGE_AND_DIE = """
 import os, sys
 import dovetail
-from dovetail.spark import staging
+from dovetail.spark.jobs import staging
 from dovetail.spark.session import local_session
 
 staging._seal = lambda *_: os._exit(86)

@@ -13,7 +13,7 @@ from dovetail import errors
 from dovetail.costs import calibrate, choice, storage
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.storage import Storage
-from dovetail.spark.choosing import CHOSEN, read_chosen
+from dovetail.spark.state.chosen import CHOSEN, read_chosen
 
 pytestmark = pytest.mark.spark
 
@@ -80,10 +80,10 @@ def test_auto_when_started_again_then_stays_what_it_was_and_measures_nothing(
     inputs.run(inputs.enrich(how="left", memory=MEMORY))
     assert (inputs.state / CHOSEN).read_text() == kept
     assert inputs.progress().identity["algorithm"] == "seek"
-    shown = dovetail.explain_enrich(
+    shown = dovetail.plan.enrich(
         inputs.stream("stream"), inputs.batch("table"), on="k", how="left", memory=MEMORY,
         partitions=2, state=inputs.state,
-    )  # fmt: skip
+    ).explain()  # fmt: skip
     assert f"seek, {first.choice.why}" in dict(shown.sections)["algorithm"]
     assert measured == [], "what was measured is in the state directory"
     inputs.check(f"restarted, seed {SEED}", inputs.enriched("left"))
@@ -101,8 +101,8 @@ def test_auto_when_a_scan_is_chosen_then_its_settings_follow_and_progress_has_bo
     assert told is not None, about
     assert found is not None, about
     assert min(told.rate, found.rate, told.wait_seconds) > 0, about
-    assert found.wait_seconds == progress.longest_wait, about
-    read = sum(part.totals["bytes_read"] for part in progress.partitions)
+    assert found.wait_seconds == progress.longest_wait_s, about
+    read = sum(part.totals.bytes_read for part in progress.partitions)
     assert found.bytes_per_row == read / progress.rows_in[0] > 0, about
     records = list(progress.records())
     assert {record["predicted"]["rate"] for record in records} == {told.rate / 2}, about

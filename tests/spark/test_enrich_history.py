@@ -16,9 +16,8 @@ from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.ssbj import zipf
 from dovetail.costs.storage import Storage
 from dovetail.errors import ArgumentError
-from dovetail.spark.choosing import read_chosen
-from dovetail.spark.explain import BATCH_ROWS
-from dovetail.spark.streamkeys import StreamKeys
+from dovetail.spark.jobs.streamkeys import StreamKeys
+from dovetail.spark.state.chosen import read_chosen
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +31,9 @@ OPTIONS: dict[str, Any] = {"on": "k", "memory": "550KB", "partitions": 1}
 def _machine(conf: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """One on which pieces of work are slow to begin: a scan in few of them is best, with a cache if
     keys are skewed."""
-    conf(BATCH_ROWS, "10000")  # as it is by itself; fewer would be a scan's packets
+    conf(
+        "spark.sql.execution.arrow.maxRecordsPerBatch", "10000"
+    )  # as it is by itself; fewer would be a scan's packets
     monkeypatch.setattr(storage, "measure_storage", lambda _: Storage("this machine", 0.5, 90e6))
     monkeypatch.setattr(storage, "_measured", {})
     monkeypatch.setattr(calibrate, "_factors_for", lambda *_: FACTORS)
@@ -72,8 +73,8 @@ def streaming(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema("k long").parquet(str(folder))
 
 
-def explained(*arguments: Any, **options: Any) -> str:
-    said = dovetail.explain_enrich(*arguments, **OPTIONS, **options)
+def explained(*arguments: Any, sample_rows: int = 20_000, **options: Any) -> str:
+    said = dovetail.plan.enrich(*arguments, **OPTIONS, **options).explain(sample_rows=sample_rows)
     return dict(said.sections)["algorithm"][0].split(",")[0]
 
 
@@ -125,7 +126,7 @@ def test_history_when_it_is_not_like_the_stream_then_says_so_before_anything_is_
     spark: SparkSession, table: str, tmp_path: Path, wrong: Any, said: str
 ) -> None:
     stream, history = keys(spark, 0.0, 10), wrong(spark, tmp_path / "in")
-    for call in (dovetail.enrich, dovetail.explain_enrich):
+    for call in (dovetail.enrich, dovetail.plan.enrich):
         with pytest.raises(ArgumentError, match=said):
             call(stream, table, state=tmp_path / "state", history=history, **OPTIONS)
     assert not (tmp_path / "state").exists()
@@ -133,5 +134,5 @@ def test_history_when_it_is_not_like_the_stream_then_says_so_before_anything_is_
 
 def test_keys_when_there_are_none_then_are_uniform(spark: SparkSession) -> None:
     empty = keys(spark, 0.0, 10).where("k IS NULL")
-    said = str(dovetail.explain_enrich(empty, spark.range(50).toDF("k"), **OPTIONS))
+    said = str(dovetail.plan.enrich(empty, spark.range(50).toDF("k"), **OPTIONS).explain())
     assert "for uniform keys, one match" in " ".join(said.split())

@@ -35,7 +35,7 @@ import dovetail
 from dovetail import errors
 from dovetail.cli import jobs
 from dovetail.cli.jobfile import read_job
-from dovetail.spark.tables import open_table
+from dovetail.spark.sources.tables import open_table
 
 pytestmark = pytest.mark.spark
 

@@ -239,7 +239,7 @@ def test_refresh_when_table_was_a_dataframe_then_asks_for_the_new_one(bench: Any
 def test_refresh_when_interrupted_then_the_old_version_stays_in_use(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail.spark import staging
+    from dovetail.spark.jobs import staging
 
     rewrite(bench, OLD)
     bench.keyed("stream", np.arange(100), files=1)

@@ -128,7 +128,7 @@ def test_enrich_when_rates_and_waits_are_measured_and_it_keeps_up_then_nothing_i
     records = list(progress.records())
     assert records[-1]["service_rate"] > records[-1]["arrival_rate"] > 0
     longest = max(record["wait_seconds"] or 0 for record in records)
-    assert longest == pytest.approx(progress.longest_wait, abs=1e-3)
+    assert longest == pytest.approx(progress.longest_wait_s, abs=1e-3)
     assert 0 < longest < 3600
 
 
@@ -136,21 +136,26 @@ def test_enrich_when_rates_and_waits_are_measured_and_it_keeps_up_then_nothing_i
 def test_enrich_when_latency_cannot_be_kept_then_enrich_and_explain_say_what_can(
     inputs: Any, algorithm: str
 ) -> None:
-    options = {"on": "k", "algorithm": algorithm, "state": inputs.state, "latency": 1e-9}
-    for call in (dovetail.enrich, dovetail.explain_enrich):
+    options = {
+        "on": "k",
+        "algorithm": algorithm,
+        "state": inputs.state,
+        "latency": "0.000001 seconds",
+    }
+    plan = dovetail.plan.enrich(inputs.stream("stream"), inputs.batch("table"), **options)
+    for call in (plan.dataframe, plan.explain):
         with pytest.raises(ArgumentError) as raised:
-            call(inputs.stream("stream"), inputs.batch("table"), **options)
+            call()
         inputs.says(str(raised.value), "cannot be kept", "or longer", algorithm)
     assert not inputs.state.exists(), "nothing is staged for it"
 
 
 def test_explain_when_shedding_and_latency_are_asked_for_then_tells_of_both(inputs: Any) -> None:
-    text = str(
-        dovetail.explain_enrich(
-            inputs.stream("stream"), inputs.batch("table"), on="k", state=inputs.state,
-            shed="cluster", shed_to=inputs.root / "left-out", latency="5 seconds",
-        )
+    plan = dovetail.plan.enrich(
+        inputs.stream("stream"), inputs.batch("table"), on="k", state=inputs.state,
+        shed="cluster", shed_to=inputs.root / "left-out", latency="5 seconds",
     )  # fmt: skip
+    text = str(plan.explain())
     inputs.says(text, "settled within 5 s", "cluster:", str(inputs.root / "left-out"))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 
 import dovetail
 from dovetail.errors import StateMismatchError
-from dovetail.spark import plan as planning
+from dovetail.spark.jobs import planning
 from dovetail.spark.worker_errors import plain_errors
 
 pytestmark = pytest.mark.spark
@@ -102,7 +102,7 @@ def test_join_when_an_input_is_a_join_with_the_same_state_then_is_refused_when_p
             call()
     assert not (begun.root / "new").exists()
     dovetail.join(inner, right, "k", state=begun.root / "another")
-    dovetail.explain(inner, right, "k", state=begun.root / "another")
+    dovetail.plan.join(inner, right, "k", state=begun.root / "another").explain()
 
 
 @pytest.mark.parametrize("within", [None, 0])

@@ -103,7 +103,7 @@ WHOLE = ("all", "twice", "another order", "throws")  #: their sinks have all res
 
 
 def joined(bench: Any, plan: str) -> DataFrame:
-    memory = {"spilling": "200KB"}.get(plan)
+    memory = {"spilling": "200KB"}.get(plan, "unbounded")
     if plan == "several inputs":
         inputs = {name: bench.stream(name) for name in ("left", "right")}
         return dovetail.join_all(

@@ -37,7 +37,7 @@ def chain(bench: Any) -> Any:
 
 def test_explain_when_batches_are_counted_then_numbers_are_those_of_the_data(chain: Any) -> None:
     inputs = {name: chain.batch(name) for name in chain.schemas}
-    text = str(dovetail.explain_join_all(inputs, ON, memory="1MB", partitions=4))
+    text = str(dovetail.plan.join_all(inputs, ON, memory="1MB", partitions=4).explain())
     said = " ".join(text.split())
     assert "counted: r1 2,000, r2 2,000, r3 1,500 rows with a key" in said
     results = number(re.findall(r"about ([\d,]+) results", said)[0])
@@ -68,7 +68,7 @@ def test_explain_when_intermediate_results_are_many_then_prefers_the_one_operato
     for name in ("r1", "r2", "r3"):
         bench.write(name, pa.table({"k": np.arange(900) % 9, f"{name}_x": np.arange(900)}))
     inputs = {name: bench.batch(name) for name in bench.schemas}
-    said = " ".join(str(dovetail.explain_join_all(inputs, "k", partitions=2)).split())
+    said = " ".join(str(dovetail.plan.join_all(inputs, "k", partitions=2).explain()).split())
     assert "2 by the hash of r1.k = r2.k = r3.k" in said
     assert "the one operator keeps" in said
     assert "times less, because it has no intermediate results" in said
@@ -79,22 +79,26 @@ def test_explain_when_intermediate_results_are_many_then_prefers_the_one_operato
 def test_explain_when_inputs_stream_then_counts_history_and_starts_nothing(chain: Any) -> None:
     streams = {name: chain.stream(name) for name in chain.schemas}
     options: dict[str, Any] = {"state": chain.state, "partitions": 4}
-    bare = " ".join(str(dovetail.explain_join_all(streams, ON, **options)).split())
+    bare = " ".join(str(dovetail.plan.join_all(streams, ON, **options).explain()).split())
     assert "no estimate: the rows of a stream cannot be read before it runs" in bare
     assert "taking the streams to be equally long" in bare
     assert "new: made when the query starts" in bare
     history = {name: chain.batch(name) for name in chain.schemas}
-    text = dovetail.explain_join_all(streams, ON, history=history, **options)
+    text = dovetail.plan.join_all(streams, ON, history=history, **options).explain()
     assert "counted: r1 2,000" in str(text)
     with pytest.raises(errors.ArgumentError, match="no batch DataFrame for the input 'r3'"):
-        dovetail.explain_join_all(streams, ON, history={**history, "r3": streams["r3"]}, **options)
+        dovetail.plan.join_all(
+            streams, ON, history={**history, "r3": streams["r3"]}, **options
+        ).explain()
     assert not chain.state.exists()
 
 
 def test_explain_when_a_band_is_joined_then_says_that_ranges_are_cut(chain: Any) -> None:
     inputs = {name: chain.batch(name) for name in chain.schemas}
     on = [("r1.a", "r2.a", 2), ("r2.b", "r3.b")]
-    said = " ".join(str(dovetail.explain_join_all(inputs, on, partitions=4, count=False)).split())
+    said = " ".join(
+        str(dovetail.plan.join_all(inputs, on, partitions=4).explain(count=False)).split()
+    )
     assert "|r1.a - r2.a| <= 2 (in units of int64)" in said
     assert "by the ranges of r1.a, r2.a, which bands link" in said
     assert "no estimate: count=False" in said

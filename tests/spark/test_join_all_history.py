@@ -12,8 +12,9 @@ from dovetail import errors
 from dovetail.cli import jobs
 from dovetail.cli.jobfile import JoinAllJob, read_job
 from dovetail.costs.cellloads import cell_loads
-from dovetail.spark.plan_all import cell_counts, resolve_join_all
-from dovetail.spark.shares import sample_hashes
+from dovetail.spark.jobs.join_all import cell_counts
+from dovetail.spark.jobs.plans import JoinAllPlan
+from dovetail.spark.jobs.shares import sample_hashes
 from dovetail.specs import JoinAllOptions
 
 pytestmark = pytest.mark.spark
@@ -53,7 +54,7 @@ def expected(bench: Any) -> Any:
 
 def spec_of(bench: Any, on: Any = ON, history: Any = None, **options: Any) -> Any:
     asked = JoinAllOptions(on=on, **{"partitions": PARTITIONS, **options})
-    return resolve_join_all(batches(bench), asked, "test", history)
+    return JoinAllPlan.of(batches(bench), asked, "test", history).spec
 
 
 @pytest.mark.parametrize("band", [False, True])
@@ -110,7 +111,9 @@ def test_history_when_inputs_stream_then_shares_are_kept_with_the_state(skewed: 
     chosen, even = spec_of(skewed, history=history).grid, spec_of(skewed).grid
     assert chosen != even
     said = " ".join(
-        str(dovetail.explain_join_all(streams(skewed), ON, history=history, **options)).split()
+        str(
+            dovetail.plan.join_all(streams(skewed), ON, history=history, **options).explain()
+        ).split()
     )
     assert "so that the least comes to the fullest one by a sample of history=" in said
     for share, column in zip(chosen.shares, "ab", strict=True):
@@ -122,7 +125,7 @@ def test_history_when_inputs_stream_then_shares_are_kept_with_the_state(skewed: 
     skewed.check(f"streams, shares by a sample, seed {SEED}", expected(skewed))
     other = {**history, "r2": history["r2"].withColumn("a", F.col("b"))}
     skewed.run(dovetail.join_all(streams(skewed), ON, history=other, **options))
-    said = " ".join(str(dovetail.explain_join_all(streams(skewed), ON, **options)).split())
+    said = " ".join(str(dovetail.plan.join_all(streams(skewed), ON, **options).explain()).split())
     assert "as the state directory was begun with" in said
 
 

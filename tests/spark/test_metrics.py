@@ -12,8 +12,9 @@ import dovetail
 from dovetail.errors import StateMissingError
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Counters
-from dovetail.spark.metrics import FILE, add_step, append_record, empty_totals, own_rows
 from dovetail.spark.state import prepare
+from dovetail.spark.state.metrics import FILE, append_record
+from dovetail.spark.state.totals import Totals, own_rows
 
 SEED = 55
 
@@ -23,29 +24,33 @@ def test_totals_when_steps_are_added_then_sum_up_and_peaks_stay() -> None:
     second = Counters(rows_in=[1, 0], rows_out={"arriving": 1, "cleanup": 9}, bytes_read=7)
     budget = Budget(100)
     budget.reserve("rows", 60)
-    start = empty_totals()
-    one = add_step(start, first, budget, 0.5)
+    start = Totals()
+    one = start.after(first, budget, 0.5)
     budget.release("rows", 50)
     budget.reset_peaks()
-    two = add_step(one, second, budget, 0.25)
-    assert start == empty_totals(), "the totals before a step are left as they were"
-    assert two["rows_in"] == [4, 4]
-    assert two["rows_out"] == {"arriving": 6, "cleanup": 9}
-    assert (two["flushed_rows"], two["flushed_bytes"], two["bytes_read"]) == (2, 20, 7)
-    assert (two["steps"], two["seconds"]) == (2, 0.75)
-    assert two["memory_peak"] == {"rows": 60, "total": 60}
+    two = one.after(second, budget, 0.25)
+    assert start == Totals(), "the totals before a step are left as they were"
+    assert two.rows_in == (4, 4)
+    assert two.rows_out == {"arriving": 6, "cleanup": 9}
+    assert (two.flushed_rows, two.flushed_bytes, two.bytes_read) == (2, 20, 7)
+    assert (two.steps, two.seconds) == (2, 0.75)
+    assert two.memory_peak == {"rows": 60, "total": 60}
 
 
 def test_own_rows_when_copies_were_counted_then_are_left_out() -> None:
     came = Counters(rows_in=[30, 40, 50])
-    totals = add_step(empty_totals(), came, Budget(None), 0.5, copies=[0, 15, 25])
-    totals = add_step(totals, came, Budget(None), 0.5, copies=[0, 20, 25])
-    assert own_rows(totals) == [60, 45, 50]
-    assert totals["rows_in"] == [60, 80, 100]
-    old = {name: value for name, value in totals.items() if name != "copies"}
-    assert own_rows(old) == [60, 80, 100], "an older version does not tell copies apart"
-    after = add_step(old, came, Budget(None), 0.5, copies=[0, 20, 25])
-    assert own_rows(after) == [90, 100, 125]
+    totals = Totals().after(came, Budget(None), 0.5, copies=[0, 15, 25])
+    totals = totals.after(came, Budget(None), 0.5, copies=[0, 20, 25])
+    assert totals.own_rows == [60, 45, 50]
+    assert totals.rows_in == (60, 80, 100)
+    facts = totals.facts()
+    assert Totals.of(json.loads(json.dumps(facts))) == totals
+    del facts["copies"]
+    assert own_rows(facts) == [60, 80, 100]
+    old = Totals.of(facts)
+    assert old.own_rows == [60, 80, 100], "an older version does not tell copies apart"
+    after = old.after(came, Budget(None), 0.5, copies=[0, 20, 25])
+    assert after.own_rows == [90, 100, 125]
 
 
 @pytest.mark.spark
@@ -135,7 +140,7 @@ def test_records_when_query_has_run_then_agree_with_the_totals(bench: Any) -> No
     assert all(r["memory_peak"] <= r["budget"] for r in records)
     assert {r["phase"] for r in records} <= {"arriving", "deferred", "idle"}
     assert len({(r["partition"], r["batch"]) for r in records}) == len(records)
-    assert sum(part.totals["steps"] for part in progress.partitions) == len(records)
+    assert sum(part.totals.steps for part in progress.partitions) == len(records)
 
 
 def test_progress_when_query_has_not_begun_then_says_what_is_missing(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import StateCorruptError, StateMismatchError, StateMissingError
-from dovetail.spark.clock import ClockReader
-from dovetail.spark.newest import Newest, NewestVersions, check_known
-from dovetail.spark.state import FORMAT, prepare, read_head
+from dovetail.spark.sources.clock import ClockReader
+from dovetail.spark.state import FORMAT, prepare
+from dovetail.spark.state.manifest import read_brief
+from dovetail.spark.state.newest import Newest, NewestVersions, check_known
 
 
 def write_version(root: Path, partition: int, version: int, pending: int, parent: int = -1) -> Path:
@@ -98,7 +99,7 @@ def test_newest_when_a_manifest_lacks_a_part_then_names_it(tmp_path: Path, damag
 def test_read_head_when_manifest_is_long_then_reads_its_head_only(tmp_path: Path) -> None:
     path = write_version(tmp_path, 0, 1, 77)
     path.write_bytes(path.read_bytes() + b"\x00" * 1000)
-    assert read_head(path)["pending"] == 77
+    assert read_brief(path).pending == 77
 
 
 # -- the clock's offsets --------------------------------------------------------------------

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 import dovetail
 from dovetail.costs.replay import Setting, foresee
 from dovetail.errors import ArgumentError
-from dovetail.spark.sampling import sample_keys
-from dovetail.spark.sizes import files_in_a_batch
+from dovetail.spark.jobs.sampling import sample_keys
+from dovetail.spark.jobs.sizes import files_in_a_batch
 from dovetail.twoway import TwoWaySpec
 
 pytestmark = pytest.mark.spark
@@ -111,13 +111,13 @@ def test_explain_when_inputs_are_batches_then_foretells_all_results(
     frames: tuple[DataFrame, DataFrame],
 ) -> None:
     options: dict[str, Any] = {"on": "id", "memory": "300KB", "partitions": 2}
-    text = " ".join(str(dovetail.explain(*frames, **options, within=1)).split())
+    text = " ".join(str(dovetail.plan.join(*frames, **options, within=1).explain()).split())
     assert f"estimated from {ROWS:,} of {ROWS:,} rows of left and" in text
     counts = [np.bincount(keys_of(frame) + 1, minlength=ROWS + 2) for frame in frames]
     near = (counts[1][1 + shift : ROWS + 1 + shift] for shift in (-1, 0, 1))
     pairs = int(sum(counts[0][1:-1] @ side for side in near))
     assert f"results: about {int(float(f'{pairs:.3g}')):,}, " in text
-    without = " ".join(str(dovetail.explain(*frames, **options, sample_rows=0)).split())
+    without = " ".join(str(dovetail.plan.join(*frames, **options).explain(sample_rows=0)).split())
     assert "no estimate: no sample of the inputs was asked for" in without
 
 
@@ -126,9 +126,9 @@ def test_explain_when_history_does_not_fit_then_says_what_is_missing(
 ) -> None:
     other = frames[1].withColumnRenamed("id", "number")
     with pytest.raises(ArgumentError, match="right DataFrame has no column 'id' of type int64"):
-        dovetail.explain(*frames, on="id", memory="1MB", history=(frames[0], other))
+        dovetail.plan.join(*frames, on="id", memory="1MB").explain(history=(frames[0], other))
     with pytest.raises(ArgumentError, match="sample_rows=-1"):
-        dovetail.explain(*frames, on="id", memory="1MB", sample_rows=-1)
+        dovetail.plan.join(*frames, on="id", memory="1MB").explain(sample_rows=-1)
 
 
 def test_files_in_a_batch_when_a_stream_is_of_files_then_tells_how_many(
@@ -172,7 +172,9 @@ def test_explain_when_streams_are_of_files_then_rows_come_as_micro_batches_bring
     assert set(sample.left.keys.to_numpy()[left == 0] // 2_000) == {0}
     frames = streams(spark.readStream.option("maxFilesPerTrigger", 1))
     options: dict[str, Any] = {"on": "id", "memory": "200KB", "partitions": 1}
-    text = str(dovetail.explain(*frames, state=tmp_path / "s", history=history, **options))
+    text = str(
+        dovetail.plan.join(*frames, state=tmp_path / "s", **options).explain(history=history)
+    )
     assert "each micro-batch to bring its files of left" in " ".join(text.split())
-    text = str(dovetail.explain(*history, **options))
+    text = str(dovetail.plan.join(*history, **options).explain())
     assert "both sides to come evenly mixed" in " ".join(text.split())

@@ -35,9 +35,9 @@ from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.deployment import Deployment
 from dovetail.sites.live.local import LocalSites
 from dovetail.sites.plan import Algorithm
-from dovetail.spark.site_columns import result_rows, result_type, site_rows
-from dovetail.spark.site_source import Settings, Span, StreamReader
-from dovetail.spark.site_staging import Piece, StagedBatches, _promised
+from dovetail.spark.sources.site_columns import result_rows, result_type, site_rows
+from dovetail.spark.sources.site_source import Settings, Span, StreamReader
+from dovetail.spark.sources.site_staging import Piece, StagedBatches, _promised
 from support.waiting import until_true
 
 pytestmark = pytest.mark.spark
@@ -413,14 +413,16 @@ def test_publish_when_arguments_do_not_fit_then_says_so(running: Running) -> Non
     with pytest.raises(ArgumentError, match="withWatermark"):
         running.publish("left", stream)
     with pytest.raises(ArgumentError, match="0 or more"):
-        running.publish("left", stream, lateness=-1)
+        running.publish("left", stream, lateness=timedelta(seconds=-1))
+    with pytest.raises(ArgumentError, match="lateness=5 is not an interval"):
+        running.publish("left", stream, lateness=5)
     with pytest.raises(ArgumentError, match="has no stream 'middle'; it has left, right"):
         running.publish("middle", stream)
     with pytest.raises(ArgumentError, match="every executor mounts"):
-        running.publish("left", stream, lateness=0, checkpoint="s3://bucket/in")
+        running.publish("left", stream, lateness="0 seconds", checkpoint="s3://bucket/in")
     running.publish("left", bench.batch("left"))
     with pytest.raises(StateMismatchError, match="is of kind 'batch', not of 'streaming'"):
-        running.publish("left", stream, lateness=0)
+        running.publish("left", stream, lateness="0 seconds")
     with pytest.raises(StateMismatchError, match="is of stream 'left', not of 'right'"):
         running.publish("right", bench.batch("left"), checkpoint=bench.root / "in-left")
     (bench.root / "in-left" / "query").mkdir()

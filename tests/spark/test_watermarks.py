@@ -44,7 +44,8 @@ def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
     [
         ({"memory": "1MB"}, True),
         ({"memory": "1MB", "algorithm": "shj"}, False),
-        ({}, False),
+        ({"memory": "unbounded"}, False),
+        ({}, True),
     ],
 )
 def test_join_when_an_input_has_a_watermark_then_warns_once_where_it_was_called(
@@ -62,7 +63,7 @@ def test_join_when_an_input_has_a_watermark_then_warns_once_where_it_was_called(
     assert "left has one, of the column 'left_at'" in text
     assert "refuses withWatermark behind it" in text
     assert (LATE in text) == defers
-    assert ("leave memory= out" in text) == defers
+    assert ("set memory='unbounded'" in text) == defers
 
 
 def test_join_all_and_enrich_when_an_input_has_a_watermark_then_warn_likewise(
@@ -90,9 +91,9 @@ def test_explain_when_an_input_has_a_watermark_then_warns_as_the_join_would(
     both = {"a": left, "b": right}
     table = spark.sql("SELECT 1L k, 2 v")
     for call in (
-        lambda: dovetail.explain(left, right, **options),
-        lambda: dovetail.explain_join_all(both, **options),
-        lambda: dovetail.explain_enrich(right, table, **{**options, "memory": "4MB"}),
+        lambda: dovetail.plan.join(left, right, **options).explain(),
+        lambda: dovetail.plan.join_all(both, **options).explain(),
+        lambda: dovetail.plan.enrich(right, table, **{**options, "memory": "4MB"}).explain(),
     ):
         (found,) = warned(call)
         assert (found.category, found.filename) == (EventTimeWarning, __file__)
@@ -108,11 +109,12 @@ def test_explain_when_results_may_be_put_off_then_says_what_a_watermark_would_do
     def says_so(call: Callable[[], object]) -> bool:
         return "windows behind a watermark may have closed" in " ".join(str(call()).split())
 
-    assert says_so(lambda: dovetail.explain(left, right, memory="1MB", **options))
-    assert not says_so(lambda: dovetail.explain(left, right, **options))
+    assert says_so(lambda: dovetail.plan.join(left, right, memory="1MB", **options).explain())
+    unbounded = {"memory": "unbounded", **options}
+    assert not says_so(lambda: dovetail.plan.join(left, right, **unbounded).explain())
     both = {"a": left, "b": right}
-    assert says_so(lambda: dovetail.explain_join_all(both, memory="1MB", **options))
-    assert not says_so(lambda: dovetail.explain_join_all(both, **options))
+    assert says_so(lambda: dovetail.plan.join_all(both, memory="1MB", **options).explain())
+    assert not says_so(lambda: dovetail.plan.join_all(both, **unbounded).explain())
 
 
 def test_join_when_there_is_no_watermark_or_it_is_a_batch_then_does_not_warn(

@@ -22,11 +22,11 @@ from dovetail.costs.ssbj import zipf
 from dovetail.costs.storage import Storage
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
+from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Context
-from dovetail.kernel.runs import Rows
 from dovetail.semistream import ALGORITHMS, KEYS_SCHEMA, SemiStreamSpec, StagedTable
 from dovetail.semistream.spec import STREAM
-from dovetail.semistream.table import page_bytes_for
+from dovetail.semistream.table.reading import page_bytes_for
 from support.semistream import stage
 
 ALGORITHMS_COMPARED = ("seek", "ssbj", "meshjoin", "inl")

@@ -24,7 +24,7 @@ from dovetail.semistream import (
     StagedTable,
     TableWriter,
 )
-from dovetail.semistream.meshjoin import AMeshJoin
+from dovetail.semistream.scan.meshjoin import AMeshJoin
 from dovetail.semistream.spec import STREAM, TABLE
 
 

@@ -28,7 +28,7 @@ SOURCES = {
 FOUNDATION = {"errors", "kernel"}
 ALGORITHMS = {"twoway", "multiway", "semistream"}
 ENGINE_FREE = FOUNDATION | ALGORITHMS | {"costs", "sites", "specs"}
-LIBRARY = ENGINE_FREE | {"spark", "api", ROOT}
+LIBRARY = ENGINE_FREE | {"spark", "plan", "api", ROOT}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "kernel": {"errors"},
@@ -39,8 +39,9 @@ LAYERS: dict[str, set[str]] = {
     "sites": FOUNDATION | ALGORITHMS | {"costs"},
     "specs": FOUNDATION | ALGORITHMS | {"costs", "sites"},
     "spark": ENGINE_FREE,
-    "api": ENGINE_FREE | {"spark"},
-    ROOT: ENGINE_FREE | {"spark", "api"},
+    "plan": ENGINE_FREE | {"spark"},
+    "api": ENGINE_FREE | {"spark", "plan"},
+    ROOT: ENGINE_FREE | {"spark", "plan", "api"},
     "ui": LIBRARY,
     "cli": LIBRARY | {"ui"},
     BENCH: LIBRARY,
@@ -63,7 +64,7 @@ SPARK = {"pyspark", "py4j"}
 # Inside functions only, so that `dovetail --help` does not wait for Spark to load.
 SPARK_WHEN_CALLED = {"cli", BENCH}
 # Under `if TYPE_CHECKING`, which imports nothing: the public signatures name Spark's DataFrame.
-SPARK_IN_ANNOTATIONS = {"api", ROOT, "ui", "cli", BENCH}
+SPARK_IN_ANNOTATIONS = {"plan", "api", ROOT, "ui", "cli", BENCH}
 
 
 @dataclass(frozen=True)
@@ -206,8 +207,8 @@ def test_layers_when_read_from_the_bottom_then_each_knows_only_lower_ones() -> N
         ("dovetail.kernel.keys", "import dovetail"),
         ("dovetail.kernel.keys", "from dovetail.specs import JoinSpec"),
         ("dovetail.kernel.keys", "from ..twoway import xjoin"),
-        ("dovetail.twoway.xjoin", "from dovetail.semistream import meshjoin"),
-        ("dovetail.multiway.miner", "import dovetail.costs.model"),
+        ("dovetail.twoway.xjoin.operator", "from dovetail.semistream.scan import meshjoin"),
+        ("dovetail.multiway.miner.operator", "import dovetail.costs.model"),
         ("dovetail.costs.model", "from dovetail.spark.runtime import step"),
         ("dovetail.specs", "from dovetail import api"),
         ("dovetail.specs", "from pyspark.sql import DataFrame"),
@@ -239,8 +240,8 @@ def test_checker_when_a_rule_is_broken_then_names_module_and_line(module: str, s
         ("dovetail.kernel.runs", "import numpy as np\nimport pyarrow.compute as pc"),
         ("dovetail.kernel.runs", "from dovetail import errors\nfrom dovetail.kernel import keys"),
         ("dovetail.kernel.runs", "from . import keys\nfrom ..errors import StateCorruptError"),
-        ("dovetail.twoway.xjoin", "from dovetail.kernel.runs import SortedRuns"),
-        ("dovetail.costs.model", "from dovetail.twoway import xjoin"),
+        ("dovetail.twoway.xjoin.operator", "from dovetail.kernel.runs import SortedRuns"),
+        ("dovetail.costs.model", "from dovetail.twoway.xjoin import operator"),
         ("dovetail.spark.runtime", "import pyspark\nfrom dovetail.specs import JoinSpec"),
         ("dovetail.api", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
         ("dovetail.api", "from dovetail.spark import runtime"),

@@ -14,9 +14,12 @@ from dovetail.semistream.overload import Shedding
 from dovetail.specs import (
     EnrichOptions,
     EnrichSpec,
+    JoinAllOptions,
     JoinOptions,
     JoinSpec,
+    Known,
     enrich_spec,
+    join_all_spec,
     join_spec,
     state_path,
 )
@@ -119,7 +122,7 @@ def test_budget_when_split_then_partitions_share_it_evenly() -> None:
         ("5 seconds", pa.timestamp("us"), 5_000_000),
         ("1 minute 250ms", pa.timestamp("us", "UTC"), 60_250_000),
         ("2 days", pa.date32(), 2),
-        (2, pa.timestamp("us", "UTC"), 2_000_000),
+        (dt.timedelta(seconds=2), pa.timestamp("us", "UTC"), 2_000_000),
         (dt.timedelta(days=3), pa.date32(), 3),
         (Decimal("0.05"), pa.decimal128(10, 2), 5),
         (0.5, pa.float64(), 0.5),
@@ -133,6 +136,22 @@ def test_band_when_key_has_a_unit_then_width_is_in_it(
     band = spec(left=schema, right=schema, on="k", within=within)
     assert band.twoway.within == width
     assert band.algorithm == "diner"
+
+
+@pytest.mark.parametrize(
+    "key", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32(), pa.duration("us")]
+)
+@pytest.mark.parametrize("within", [2, 0.5, Decimal(3)])
+def test_band_when_key_is_a_time_and_the_width_has_no_unit_then_is_refused(
+    within: Any, key: pa.DataType
+) -> None:
+    schema = pa.schema([("k", key), ("x", pa.int64())])
+    says = f"within='{within} seconds'"
+    with pytest.raises(errors.BandKeyError, match=says):
+        spec(left=schema, right=schema, on="k", within=within)
+    options = JoinAllOptions([("a.k", "b.k", within)])
+    with pytest.raises(errors.BandKeyError, match=says):
+        join_all_spec({"a": schema, "b": schema}, options, Known(2))
 
 
 @pytest.mark.parametrize("state", ["/data/a b", "file:///data/a%20b", Path("/data/a b")])
@@ -179,7 +198,8 @@ def test_enrich_when_a_shown_column_clashes_then_is_refused_and_can_be_left_out(
         ({"shed": "keep", "shed_to": "/ckpt/a/../state"}, ["shed_to", "/ckpt/state", "beside"]),
         ({"shed": "keep", "shed_to": "/ckpt"}, ["shed_to", "/ckpt/state", "beside"]),
         ({"latency": "soon"}, ["latency='soon'", "'30 seconds'"]),
-        ({"latency": 0}, ["latency=0", "above zero"]),
+        ({"latency": "0 seconds"}, ["latency='0 seconds'", "above zero"]),
+        ({"latency": 2}, ["latency=2 is not an interval", "timedelta"]),
         ({"latency": True}, ["latency=True"]),
         ({"latency": dt.timedelta(seconds=-1)}, ["latency=", "above zero"]),
         ({"refresh": 5}, ["refresh=5", "'5 minutes'"]),
@@ -196,7 +216,7 @@ def test_enrich_when_shedding_or_latency_is_wrong_then_one_clear_error(
 
 @pytest.mark.parametrize(
     ("latency", "seconds"),
-    [("5 seconds", 5), ("250 milliseconds", 0.25), (1.5, 1.5), (2, 2), (dt.timedelta(0, 7), 7)],
+    [("5 seconds", 5), ("250 milliseconds", 0.25), ("1.5 s", 1.5), (dt.timedelta(0, 7), 7)],
 )
 def test_enrich_when_latency_is_given_in_any_way_then_is_in_seconds(
     latency: Any, seconds: float

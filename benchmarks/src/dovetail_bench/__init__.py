@@ -13,7 +13,8 @@ repetitions · `measure` contenders interleaved, and paired ratios · `result` w
 and its JSON · `report` charts and a table of what was saved · `charts` those that a result brings
 along · `scratch` room on disk · `machine` where it ran · `progress` what to look at meanwhile ·
 `data` the relations that Spark and the batch engines join · `kernel_runs`, `parallel` the operators
-by themselves, DuckDB and Polars · `growth` whether cost grows with the state · `cli` the commands.
+by themselves, DuckDB and Polars · `growth` whether cost grows with the state · `compare` two
+checkouts · `cli` the commands.
 
 A new benchmark is a module with a `BENCHMARKS` tuple; `registry.MODULES` names it.
 """

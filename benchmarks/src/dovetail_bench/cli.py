@@ -1,10 +1,11 @@
-"""`dovetail bench list | run | report`."""
+"""`dovetail bench list | run | report | compare`."""
 
 import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dovetail.errors import DovetailError
+from dovetail_bench import compare as comparing
 from dovetail_bench import registry
 from dovetail_bench.progress import Terminal
 from dovetail_bench.report import read_results, write_report
@@ -117,6 +119,38 @@ def report(
         written = write_report(read_results(results), out or results.parent)
     for path in written:
         typer.echo(str(path))
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="A checkout of the commit before.")],
+    names: Annotated[list[str], typer.Argument(help="Of `dovetail bench list`.")],
+    turns: Annotated[int, typer.Option(min=1, help="How often each checkout runs.")] = 5,
+    rows: Annotated[int | None, typer.Option(help="Another size than the published one.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="In each run.")] = 1,
+    least: Annotated[float, typer.Option(help="The lowest median that passes.")] = 0.97,
+) -> None:
+    """Compare this checkout with one of the commit before, by turns.
+
+    Prints what the ratios are of those before: above 1, the change was for the better. Ends with
+    status 1 if a median is lower than --least.
+
+    Example:
+
+        dovetail bench compare ../before spark-two-way spark-enrich --rows 250000
+    """
+    options = ["--repetitions", str(repetitions), *(["--rows", str(rows)] if rows else [])]
+    said, lowest = Console(stderr=True), float("inf")
+    table = Table("benchmark", "ratio", "median", "spread")
+    with _complaints():
+        for name in names:
+            found = comparing.compare(before.resolve(), name, turns, options, said.print)
+            for key, values in found.items():
+                lowest = min(lowest, median(values))
+                spread = f"{min(values):.3f}-{max(values):.3f}"
+                table.add_row(name, key, f"{median(values):.3f}", spread)
+    Console().print(table)
+    raise typer.Exit(int(lowest < least))
 
 
 def _save(result: Result, directory: Path) -> None:

@@ -12,12 +12,16 @@ from dovetail.cli.demo_data import CUSTOMER_KEY, Settings, Shop
 from dovetail.cli.stopping import Stopped
 from dovetail.cli.views import announce, enrich_summary
 from dovetail.cli.watch import Watched, watch
+from dovetail.specs import EnrichHow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: what is done, and where its results and its state go
-_JOBS = {"left": ("enriched", "state"), "anti": ("unknown", "state-unknown")}
+_JOBS: dict[EnrichHow, tuple[str, str]] = {
+    "left": ("enriched", "state"),
+    "anti": ("unknown", "state-unknown"),
+}
 
 
 def run(
@@ -37,7 +41,7 @@ def _one(
     directory: Path,
     shop: Shop,
     settings: Settings,
-    how: str,
+    how: EnrichHow,
 ) -> None:
     out, state_name = _JOBS[how]
     state = directory / state_name
@@ -48,16 +52,16 @@ def _one(
     )
     started = time.monotonic()
     what = "customers" if how == "left" else "customers' keys"
-    with announce(console, f"Staging the table of {what}"):
-        result = enrich(
-            orders,
-            shop.table,
-            on=CUSTOMER_KEY,
-            how=how,
-            memory=settings.budget_bytes,
-            state=state,
-            partitions=settings.partitions,
-        )
+    console.print(f"Staging the table of {what} …")
+    result = enrich(
+        orders,
+        shop.table,
+        on=CUSTOMER_KEY,
+        how=how,
+        memory=settings.budget_bytes,
+        state=state,
+        partitions=settings.partitions,
+    )
     staged = time.monotonic()
     query = (
         result.writeStream.format("parquet")

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.api import explain
+from dovetail import plan
 from dovetail.cli import jobs
 from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, JoinJob, read_job
 from dovetail.cli.session import spark_session
@@ -19,7 +19,7 @@ from dovetail.errors import ArgumentError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.costs.explain import Explanation
+    from dovetail.costs.explanation import Explanation
 
 NAME = "explain"
 JOIN_SAMPLE_ROWS = 20_000  #: if nothing else is asked for, and both inputs are files
@@ -104,40 +104,37 @@ def _join(
         history = jobs.open_as_batch(session, job)
     sampling = announce(console, "Sampling the inputs") if rows else nullcontext()
     with jobs.blame(job, "join"), sampling:
-        return explain(left, right, history=history, sample_rows=rows, **vars(job.join))
+        planned = plan.join(left, right, **vars(job.join))
+        return planned.explain(history, sample_rows=rows)
 
 
 def _join_all(
     console: Console, session: "SparkSession", job: JoinAllJob, sample: int | None
 ) -> "Explanation":
-    from dovetail.spark.explain_all import explain_join_all_planned
-
     inputs = jobs.open_all(session, job)
     count = sample != 0 and jobs.are_files(job)
     files = jobs.open_all(session, job, as_batch=True) if count or job.history else None
     history = files if job.history else None
     counting = announce(console, "Counting the inputs") if count else nullcontext()
     with jobs.blame(job, "join_all"), counting:
-        return explain_join_all_planned(
-            inputs, job.join_all, "join_all", history, count=count, to_count=files
-        )
+        planned = plan.join_all(inputs, history=history, **vars(job.join_all))
+        return planned.explain(files, count=count)
 
 
 def _enrich(
     session: "SparkSession", job: EnrichJob, sample: int | None, storage: str
 ) -> "Explanation":
-    from dovetail.spark.explain_enrich import Outlook, explain_enrich_planned
-    from dovetail.spark.streamkeys import SAMPLED_ROWS
+    from dovetail.spark.jobs.plans import SAMPLED_ROWS
 
     stream = jobs.open_stream(session, job)
     files = jobs.stream_as_batch(session, job) if sample or job.history else None
-    wanted = Outlook(
-        samples=jobs.sample(session, job, sample) if sample else None,
-        skew=None,
-        history=files if job.history else None,
-        sample_rows=SAMPLED_ROWS if sample is None else sample,
-        storage=storage,
-        likely=None if job.history else files,
-    )
     with jobs.blame(job, "enrich"):
-        return explain_enrich_planned(stream, job.table, job.enrich, "enrich", wanted)
+        planned = plan.enrich(
+            stream, job.table, history=files if job.history else None, **vars(job.enrich)
+        )
+        return planned.explain(
+            None if job.history else files,
+            samples=jobs.sample(session, job, sample) if sample else None,
+            sample_rows=SAMPLED_ROWS if sample is None else sample,
+            storage=storage,
+        )

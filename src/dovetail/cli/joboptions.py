@@ -19,7 +19,7 @@ from dovetail.multiway import ALGORITHMS as MULTIWAY_ALGORITHMS
 from dovetail.semistream import ALGORITHMS as ENRICH_ALGORITHMS
 from dovetail.semistream import HOWS
 from dovetail.semistream.shedding import SHEDDERS
-from dovetail.specs import EnrichOptions, JoinAllOptions, JoinOptions, On, OnAll, Within
+from dovetail.specs import UNBOUNDED, EnrichOptions, JoinAllOptions, JoinOptions, On, OnAll, Within
 from dovetail.twoway import ALGORITHMS
 
 _CONDITIONS = (
@@ -159,7 +159,7 @@ def _memory(section: Section) -> str | int | None:
         "memory", 'a size such as "64MB"', lambda v: is_int(v) or isinstance(v, str)
     )
     try:
-        if value is not None:
+        if value not in (None, UNBOUNDED):
             parse_bytes(value)
     except ValueError as error:
         section.refuse("memory", f"is {error}")

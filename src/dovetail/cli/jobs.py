@@ -111,7 +111,7 @@ def open_as_batch(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "
 
 def sample(session: "SparkSession", job: EnrichJob, rows: int) -> tuple[pa.Table, pa.Table]:
     """The first rows of stream and table, read as a batch from files."""
-    from dovetail.spark.tables import open_table
+    from dovetail.spark.sources.tables import open_table
 
     stream = stream_as_batch(session, job)
     table = open_table(session, job.table).read()

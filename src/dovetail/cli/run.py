@@ -21,7 +21,7 @@ from dovetail.kernel.protocol import SIDE_NAMES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from dovetail.spark.metrics import Progress
+    from dovetail.spark.state.metrics import Progress
 
 NAME = "run"
 EXAMPLES = """
@@ -83,9 +83,12 @@ def command(
         console.print("Dry run: nothing was started.")
         return
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
-        doing = "Staging the table" if isinstance(job, EnrichJob) else "Planning the join"
-        with announce(console, doing):
+        if isinstance(job, EnrichJob):
+            console.print("Staging the table …")  # which shows by itself how far it is
             joined = plan(spark, job)
+        else:
+            with announce(console, "Planning the join"):
+                joined = plan(spark, job)
         _say(console, f"Results go to {results_of(job)}")
         if job.streaming:
             _say(console, f"State is kept in {state_of(job)}; watch it: dovetail top {job_file}")

@@ -31,7 +31,7 @@ from dovetail.cli.watch import look
 from dovetail.kernel.memory import format_bytes
 
 if TYPE_CHECKING:
-    from dovetail.spark.metrics import PartitionProgress, Progress
+    from dovetail.spark.state.metrics import PartitionProgress, Progress
 
 NAME = "top"
 EXAMPLES = """
@@ -124,7 +124,7 @@ def frame(progress: "Progress", height: int, now: float) -> RenderableType:
 
 def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
     """Recent speed. Records are those of `Progress.records`, oldest first."""
-    from dovetail.spark.metrics import own_rows
+    from dovetail.spark.state.totals import own_rows
 
     if not records:
         return Rate(0.0, 0.0, None, (), ())
@@ -144,7 +144,7 @@ def rate(records: Sequence[Mapping[str, Any]], now: float) -> Rate:
 
 def _by_batch(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int, float]]:
     """Rows in, rows out and seconds of the recent micro-batches; partitions run side by side."""
-    from dovetail.spark.metrics import own_rows
+    from dovetail.spark.state.totals import own_rows
 
     grouped: dict[int, list[Mapping[str, Any]]] = {}
     for record in records:
@@ -189,8 +189,8 @@ def _totals(progress: "Progress", speed: Rate) -> Table:
         "pending", f"{progress.pending_rows:,} rows", "", Text(by_phase(progress.rows_out), "dim")
     )
     age = "" if speed.age_s is None else f"last step {speed.age_s:,.0f} s ago"
-    if progress.longest_wait:
-        age += f"  ·  a row waited {progress.longest_wait:,.2g} s at most"
+    if progress.longest_wait_s:
+        age += f"  ·  a row waited {progress.longest_wait_s:,.2g} s at most"
     grid.add_row("spilled", format_bytes(progress.spilled_bytes), "", Text(age, "dim"))
     if progress.identity["job"] == "enrich":
         cached = percent(progress.rows_cached, progress.rows_in[0])
@@ -226,8 +226,8 @@ def _add_partition(
         f"{part.pending_rows:,}",
         _memory(record),
         rows_in(identity, part.rows_in),
-        f"{sum(part.totals['rows_out'].values()):,}",
-        format_bytes(int(part.totals["flushed_bytes"])),
+        f"{sum(part.totals.rows_out.values()):,}",
+        format_bytes(part.totals.flushed_bytes),
     )
 
 

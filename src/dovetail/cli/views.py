@@ -21,7 +21,7 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
 
 if TYPE_CHECKING:
-    from dovetail.spark.metrics import Cost, PartitionProgress, Progress
+    from dovetail.spark.state.metrics import Cost, PartitionProgress, Progress
 
 PLAIN_WIDTH = 100  #: of output that does not go to a terminal
 DEFERRED_PHASES = ("reactive", "cleanup")  #: of a join, in the order they run
@@ -29,6 +29,7 @@ COMPONENTS = {  # of what memory is reserved for, in plain words
     "rows": "rows and their index",
     "loaded": "rows kept from disk",
     "outer": "blocks being joined",
+    "wide rows": "copies of very wide rows",
     "sorting": "list of sorted blocks",
     "cache": "cached table rows",
     "window": "waiting rows",
@@ -244,7 +245,7 @@ def summary(
     table.add_section()
     _add_memory(table, progress)
     table.add_section()
-    rows = sum(int(part.totals["flushed_rows"]) for part in progress.partitions)
+    rows = sum(part.totals.flushed_rows for part in progress.partitions)
     spilled = f"{rows:,} rows" if rows else "everything stayed in memory"
     table.add_row("spilled to disk", format_bytes(progress.spilled_bytes), spilled)
     _add_time(table, progress, seconds, before)
@@ -275,7 +276,7 @@ def enrich_summary(
     at_once = f"{percent(arriving, total)}: cached, or to make room"
     table.add_row("results while rows came in", f"{arriving:,}", at_once)
     table.add_row("results after that", f"{total - arriving:,}", percent(total - arriving, total))
-    read = sum(int(part.totals["bytes_read"]) for part in progress.partitions)
+    read = sum(part.totals.bytes_read for part in progress.partitions)
     table.add_row("read of the staged table", format_bytes(read), "besides the rows that matched")
     _add_costs(table, progress)
     table.add_section()

@@ -16,7 +16,7 @@ from dovetail.errors import StateError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from dovetail.spark.metrics import Progress
+    from dovetail.spark.state.metrics import Progress
 
 POLL_S = 0.25
 LINE_EVERY_S = 5.0  #: between two lines of plain output
@@ -33,7 +33,7 @@ class Watched:
 
 def look(state: Path) -> "Progress | None":
     """The progress of a join; None while it has none, or while a step is just replacing files."""
-    from dovetail.spark.metrics import progress
+    from dovetail.spark.state.metrics import progress
 
     try:
         return progress(state)

@@ -34,7 +34,7 @@ from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.trials import Scan, Steps, trial_table
 from dovetail.errors import ArgumentError
 from dovetail.semistream.base import release_bytes_of
-from dovetail.semistream.table import RELEASE_BYTES
+from dovetail.semistream.table.reading import RELEASE_BYTES
 
 # loops of a scan, and rows of a packet that match in each
 _SCANS = ((1, 64), (1, 2048), (2, 32), (4, 16), (4, 1024), (16, 8), (16, 128), (32, 4), (32, 64))

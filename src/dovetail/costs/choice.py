@@ -27,7 +27,7 @@ from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.storage import Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.semistream import ALGORITHMS
-from dovetail.semistream.seek import Seek
+from dovetail.semistream.seek.operator import Seek
 
 CANDIDATES = ("seek", "ssbj", "ameshjoin", "inl")  #: of `auto`; of equals, the first
 

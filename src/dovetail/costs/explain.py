@@ -1,12 +1,10 @@
 """What a join will do, in words: made from its spec and its budget before anything runs.
 
-An `Explanation` is a list of titled sections; `str()` of it is for people to read. The numbers are
-those the operators work with: the split of the budget is `twoway.base`'s, and the width of a row
-is Arrow's, with `ASSUMED_BYTES` for a value whose width its type does not tell, unless a sample of
-rows does. What to expect of results and of Cleanup comes from a sample of keys (`replay`).
+The numbers are those the operators work with: the split of the budget is `twoway.base`'s, and the
+width of a row that of `widths`. What to expect of results and of Cleanup comes from a sample of
+keys (`replay`).
 """
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.costs.expected import Expected, expected_lines
+from dovetail.costs.explanation import Explanation, MemoryShare
+from dovetail.costs.widths import RowWidth, columns_of, row_width
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
-from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.twoway import ALGORITHMS, TwoWaySpec
 from dovetail.twoway.base import WORKING_SHARE
 
@@ -26,14 +25,6 @@ DROPPED_AS_LATE = (
     "their results come when windows behind a watermark may have closed, and would be dropped "
     "there as late: group by windows before the join, or aggregate what the sink has written"
 )
-ASSUMED_BYTES = 16  #: of a string or a binary
-_ASSUMED_ITEMS = 4  # of a list or a map
-_WIDTH = 96  # of a line of text
-# a path is never broken, so that it can be copied
-_WRAPPER = textwrap.TextWrapper(
-    _WIDTH, initial_indent="  ", subsequent_indent="    ",
-    break_long_words=False, break_on_hyphens=False,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,39 +39,12 @@ class PlannedJoin:
     asked_partitions: int | None
     batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
     streaming: bool
+    memory_words: str = ""  #: how it came about, if it was not asked for
     state: Path | None = None
     state_note: str = ""
     samples: tuple[pa.Table, pa.Table] | None = None
     expected: Expected | None = None  #: by a sample of the keys
     why_not_expected: str = "no sample of the inputs was taken"
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A plan in words: `print` it."""
-
-    sections: tuple[tuple[str, tuple[str, ...]], ...]
-
-    def __str__(self) -> str:
-        text: list[str] = []
-        for title, lines in self.sections:
-            text.append(title)
-            for line in lines:
-                text += _WRAPPER.wrap(line)
-        return "\n".join(text)
-
-
-@dataclass(frozen=True)
-class RowWidth:
-    """The bytes that a row takes in Arrow, on average."""
-
-    nbytes: float
-    source: str  #: where the number comes from
-
-    @property
-    def held_bytes(self) -> float:
-        """With the index that a row in memory has."""
-        return self.nbytes + INDEX_BYTES_PER_ROW
 
 
 def explain_join(plan: PlannedJoin) -> Explanation:
@@ -99,39 +63,13 @@ def explain_join(plan: PlannedJoin) -> Explanation:
         ("state", _state(plan)),
         ("output", [columns_of(plan.spec.layout.schema)]),
     ]
-    return Explanation(tuple((title, tuple(lines)) for title, lines in sections))
-
-
-def row_width(schema: pa.Schema, sample: pa.Table | None = None) -> RowWidth:
-    """How many bytes a row takes: measured on a sample, or else from the types."""
-    if sample is not None and sample.num_rows:
-        return RowWidth(sample.nbytes / sample.num_rows, f"measured on {sample.num_rows:,} rows")
-    guessed = [field.name for field in schema if not _is_fixed(field.type)]
-    total = sum(_value_bytes(field.type) for field in schema)
-    if not guessed:
-        return RowWidth(total, "by its types")
-    return RowWidth(total, f"taking {ASSUMED_BYTES} bytes for a value of {', '.join(guessed)}")
-
-
-def _value_bytes(type_: pa.DataType) -> float:
-    if pa.types.is_null(type_):
-        return 0
-    if _is_fixed(type_):
-        return float(type_.bit_width) / 8
-    if pa.types.is_struct(type_):
-        return sum(_value_bytes(type_.field(index).type) for index in range(type_.num_fields))
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return 4 + _ASSUMED_ITEMS * _value_bytes(type_.value_type)
-    if pa.types.is_map(type_):
-        return 4 + _ASSUMED_ITEMS * (_value_bytes(type_.key_type) + _value_bytes(type_.item_type))
-    return 4 + ASSUMED_BYTES  # an offset, and the value
-
-
-def _is_fixed(type_: pa.DataType) -> bool:
-    try:
-        return bool(type_.bit_width) and not pa.types.is_nested(type_)
-    except ValueError:  # Arrow's way of saying no
-        return pa.types.is_null(type_)  # type: ignore[no-any-return]
+    return Explanation.of(
+        sections,
+        algorithm=plan.algorithm,
+        predictions=() if plan.expected is None else (plan.expected,),
+        memory=MemoryShare(plan.memory_bytes, plan.partitions, plan.memory_words),
+        reasons=_algorithm(plan),
+    )
 
 
 def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
@@ -149,11 +87,6 @@ def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
         lines.append(f"{side}: {columns_of(schema)}")
         lines.append(f"  about {width.nbytes:.0f} bytes a row, {width.source}")
     return lines
-
-
-def columns_of(schema: pa.Schema) -> str:
-    """Names and types in one line."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def keys_of(codec: KeyCodec) -> list[str]:
@@ -232,6 +165,7 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
     counted = min(batch, room // 2)
     free = room - counted
     lines = [
+        *((plan.memory_words,) if plan.memory_words else ()),
         f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
         f"  {format_bytes(working):>9}  working memory: sorting, probing, output, blocks read back",
         f"  {format_bytes(room):>9}  rows with their index, the input batch, the list of blocks",

@@ -6,15 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from dovetail.costs.cascade import Cost, Counted, best_cascade, cost_of_all, results_of
-from dovetail.costs.explain import (
-    DROPPED_AS_LATE,
-    Explanation,
-    RowWidth,
-    beyond_budget,
-    columns_of,
-    row_width,
-)
+from dovetail.costs.explain import DROPPED_AS_LATE, beyond_budget
+from dovetail.costs.explanation import Explanation, MemoryShare
 from dovetail.costs.shares import Grid
+from dovetail.costs.widths import RowWidth, columns_of, row_width
 from dovetail.kernel.memory import format_bytes
 from dovetail.multiway import MultiWaySpec
 from dovetail.multiway.holding import WORKING_SHARE
@@ -42,6 +37,7 @@ class PlannedJoinAll:
     batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
     streaming: bool
     chosen_by: str  #: what the shares were
+    memory_words: str = ""  #: how it came about, if it was not asked for
     state: Path | None = None
     state_note: str = ""
     samples: tuple[pa.Table | None, ...] = ()
@@ -63,7 +59,22 @@ def explain_join_all(plan: PlannedJoinAll) -> Explanation:
         ("state", state if plan.streaming else ["none: a batch join keeps nothing"]),
         ("output", [columns_of(plan.spec.output)]),
     ]
-    return Explanation(tuple((title, tuple(lines)) for title, lines in sections))
+    return Explanation.of(
+        sections,
+        algorithm=plan.algorithm,
+        predictions=_costs(plan, widths),
+        memory=MemoryShare(plan.memory_bytes, plan.grid.partitions, plan.memory_words),
+        reasons=_algorithm(plan),
+    )
+
+
+def _costs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[Cost]:
+    """Of the one operator and of the best cascade, if rows were counted."""
+    if plan.counted is None:
+        return []
+    each = [width.nbytes for width in widths]
+    one = cost_of_all(plan.spec, plan.grid, plan.counted.rows, each)
+    return [one, best_cascade(plan.spec, plan.counted, each).cost]
 
 
 def _inputs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
@@ -124,6 +135,7 @@ def _memory(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
     working = int(share * WORKING_SHARE)
     batch = int(max(width.nbytes for width in widths) * plan.batch_rows)
     lines = [
+        *((plan.memory_words,) if plan.memory_words else ()),
         f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
         f"  {format_bytes(working):>9}  working memory: slices, combinations, output",
         f"  {format_bytes(share - working):>9}  rows, indexes, the input batch, blocks read back",

@@ -8,7 +8,8 @@ for this machine, since that is where `enrich` would run.
 from dataclasses import replace
 
 from dovetail.costs.choice import choose
-from dovetail.costs.explain import DROPPED_AS_LATE, Explanation, columns_of, keys_of
+from dovetail.costs.explain import DROPPED_AS_LATE, keys_of
+from dovetail.costs.explanation import Explanation, MemoryShare
 from dovetail.costs.predictions import (
     ALIKE,
     STEP_SECONDS,
@@ -19,6 +20,7 @@ from dovetail.costs.predictions import (
     rounded,
     stream_width,
 )
+from dovetail.costs.widths import columns_of
 from dovetail.kernel.memory import format_bytes
 from dovetail.semistream.base import WORKING_SHARE
 from dovetail.semistream.overload import Shedding
@@ -55,7 +57,16 @@ def explain_enrich(plan: PlannedEnrich) -> Explanation:
         ("state", _state(plan)),
         ("output", [columns_of(plan.spec.layout.schema)]),
     ]
-    return Explanation(tuple((title, tuple(lines)) for title, lines in sections))
+    told = [one.on_spark for one in predictions]
+    mine = next((one for one in told if one.algorithm == plan.algorithm and not one.problem), None)
+    return Explanation.of(
+        sections,
+        algorithm=plan.algorithm,
+        predictions=told,
+        memory=MemoryShare(plan.memory_bytes, plan.partitions, plan.memory_words),
+        wait_seconds=None if mine is None else mine.wait_seconds,
+        reasons=_algorithm(plan, predictions),
+    )
 
 
 def _inputs(plan: PlannedEnrich) -> list[str]:
@@ -141,6 +152,7 @@ def _memory(plan: PlannedEnrich) -> list[str]:
         part = ", as much as the table takes or more"
     share = plan.memory_bytes // plan.partitions
     return [
+        *((plan.memory_words,) if plan.memory_words else ()),
         f"{format_bytes(plan.memory_bytes)} in all{part}, {format_bytes(share)} for each partition",
         f"  {format_bytes(int(share * WORKING_SHARE)):>9}  working memory",
         "the rest holds the cache, the rows that wait, and the input batch",

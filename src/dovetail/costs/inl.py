@@ -6,10 +6,10 @@ which is the best that any cache can do for a stream whose rows are independent 
 index itself is taken to be in memory and is not counted.
 
 A page here is what the index points to and the cache keeps: of our own joins a leaf, about 8 KB of
-a staged page (`semistream.leaves`). They take `batch_rows` rows at a time and need a page once for
-all of them: a page with the probability p is needed by a batch of n with 1 - (1 - p)^n. And they
-settle the rows of `pages_at_once` pages together, for which they open every one of `chunks` that
-some of these pages lie in once. With the first two at 1 and no chunks it is the paper's.
+a staged page (`semistream.inl.leaves`). They take `batch_rows` rows at a time and need a page once
+for all of them: a page with the probability p is needed by a batch of n with 1 - (1 - p)^n. And
+they settle the rows of `pages_at_once` pages together, for which they open every one of `chunks`
+that some of these pages lie in once. With the first two at 1 and no chunks it is the paper's.
 """
 
 import math

@@ -16,22 +16,22 @@ from typing import Self
 import pyarrow as pa
 
 from dovetail.costs import inl, meshjoin, seek, ssbj
-from dovetail.costs.explain import RowWidth, row_width
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
 from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.ssbj import Stream
 from dovetail.costs.storage import Storage
+from dovetail.costs.widths import RowWidth, row_width
 from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import SemiStreamSpec
 from dovetail.semistream.base import WORKING_SHARE
-from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.inl import INDEX_SHARE, leaves_at_once
-from dovetail.semistream.leaves import rows_of_leaf
+from dovetail.semistream.cache.parts import KEY_BYTES
+from dovetail.semistream.inl.leaves import rows_of_leaf
+from dovetail.semistream.inl.operator import INDEX_SHARE, leaves_at_once
+from dovetail.semistream.inl.pool import OBJECT_BYTES
 from dovetail.semistream.overload import Shedding
-from dovetail.semistream.pool import OBJECT_BYTES
-from dovetail.semistream.seek import SeekUncached
-from dovetail.semistream.table import CODE_BYTES, chunk_pages
+from dovetail.semistream.seek.operator import SeekUncached
+from dovetail.semistream.table.reading import CODE_BYTES, chunk_pages
 
 _MOST_VALUES = 1 << 20  # more join values are taken together, neighbours by rank
 _MOST_ALIKE = 1 << 14  # where all values come as often, there is less to tell apart
@@ -74,6 +74,7 @@ class PlannedEnrich:
     table: TableSize
     machine: Machine
     skew: Skew = UNIFORM  #: of the stream's keys
+    memory_words: str = ""  #: how it came about, if it was not asked for
     state: Path | None = None
     state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream

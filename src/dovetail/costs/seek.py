@@ -34,9 +34,10 @@ from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream.base import WORKING_SHARE
-from dovetail.semistream.cache import KEY_BYTES, LEAST, WORTH
-from dovetail.semistream.seek import CACHE_SHARE, NOTES_SHARE, gap_pages
-from dovetail.semistream.table import CODE_BYTES
+from dovetail.semistream.cache.parts import KEY_BYTES
+from dovetail.semistream.cache.values import LEAST, WORTH
+from dovetail.semistream.seek.operator import CACHE_SHARE, NOTES_SHARE, gap_pages
+from dovetail.semistream.table.reading import CODE_BYTES
 
 WAITING_BYTES = INDEX_BYTES_PER_ROW  #: of a waiting row, besides itself
 TURNOVER = 2 * 3 / 4  #: rows that a sweep settles, for each that fits the window

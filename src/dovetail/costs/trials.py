@@ -20,12 +20,13 @@ import pyarrow as pa
 from dovetail.kernel.blocks import BLOCK, BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Budget
+from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.kernel.runs import Rows, Run
+from dovetail.kernel.runs import Run
 from dovetail.semistream import SemiStreamJoin, SemiStreamSpec, StagedTable, TableWriter
-from dovetail.semistream.meshjoin import MeshJoin
+from dovetail.semistream.scan.meshjoin import MeshJoin
 from dovetail.semistream.spec import STREAM, TABLE
-from dovetail.semistream.table import CHUNK_PAGES
+from dovetail.semistream.table.reading import CHUNK_PAGES
 
 PAGES = 256  #: of the table, if it has as many rows: 16 chunks
 _KEY = "key"

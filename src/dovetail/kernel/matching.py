@@ -15,8 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.probing import Rows, Span
 from dovetail.kernel.protocol import LEFT, RIGHT
-from dovetail.kernel.runs import Rows, Run, Span
+from dovetail.kernel.runs import Run
 from dovetail.kernel.slices import cuts
 
 PairFilter = Callable[[Rows, Rows], NDArray[np.bool_]]  #: rows of each run -> which pairs are new

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from dovetail.kernel.memory import Budget, Reservation
-from dovetail.kernel.runs import Rows
+from dovetail.kernel.probing import Rows
 
 
 class Lender(Protocol):

@@ -17,24 +17,21 @@ the owner says on reading which of its rows still count.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
+from dovetail.kernel.probing import Directory, Places, Rows, Span, probe_run
 from dovetail.kernel.slices import Sizes, cuts, unevenness, variable_bytes
 
-Rows = NDArray[np.int64]
-Places = NDArray[np.int32]
 Block = np.void  #: one entry of a block catalogue, see `blocks.BLOCK`
 
 FAN_IN = 3  # fewer: more merges, more: more probes; of 2, 3 and 4 the last was 15 % slower
 INDEX_BYTES_PER_ROW = 20  # code, arrival tick, place
 _DIRECTORY_BYTES_PER_ROW = 8
 _DIRECTORY_ROWS = 1 << 12  # a run with fewer is searched as fast without one
-_OVERFULL = 8  # rows of a bucket
 _TOP = np.iinfo(np.int64).max
 
 
@@ -214,110 +211,6 @@ def sizes_of(runs: list[Run]) -> Sizes | None:
             for run, sizes in zip(runs, known, strict=True)
         ]
     )
-
-
-@dataclass(slots=True)
-class Span:
-    """For each probing row, the stored rows of one run that are candidates: `[low, high)`."""
-
-    probing: Rows
-    low: Rows | Places
-    high: Rows | Places
-
-    def joined(self, other: "Span") -> "Span":
-        columns = ("probing", "low", "high")
-        return Span(*(np.concatenate([getattr(self, c), getattr(other, c)]) for c in columns))
-
-    def pairs(self, limit: int) -> Iterator[tuple[Rows, Rows]]:
-        """The candidate pairs as two index arrays, at most `limit` pairs at a time."""
-        counts = self.high - self.low
-        ends = np.cumsum(counts)
-        total = int(ends[-1]) if len(ends) else 0
-        starts = ends - counts
-        for begin in range(0, total, limit):
-            end = min(begin + limit, total)
-            first = int(np.searchsorted(ends, begin, side="right"))
-            last = int(np.searchsorted(starts, end, side="left"))
-            count = np.minimum(ends[first:last], end) - np.maximum(starts[first:last], begin)
-            shift = self.low[first:last] - starts[first:last]
-            position = np.arange(begin, end) + np.repeat(shift, count)
-            yield np.repeat(self.probing[first:last], count), position
-
-
-def probe_run(stored: Codes, low: Codes, high: Codes) -> Span | None:
-    """Which of the `stored` codes lie in each of the inclusive ranges; None when none does.
-
-    Equality is the case `low is high`: then one search settles the rows that match nothing.
-    """
-    if not len(stored) or not len(low):
-        return None
-    first = np.searchsorted(stored, low, side="left")
-    if low is high:
-        found = stored[np.minimum(first, len(stored) - 1)] == low
-        probing = np.flatnonzero(found)
-        if not len(probing):
-            return None
-        first = first[probing]
-        last = np.searchsorted(stored, low[probing], side="right")
-    else:
-        last = np.searchsorted(stored, high, side="right")
-        probing = np.flatnonzero(last > first)
-        if not len(probing):
-            return None
-        first, last = first[probing], last[probing]
-    return Span(probing, first, last)
-
-
-class Directory:
-    """Where the codes of each of many equally wide ranges begin in a sorted run.
-
-    There are one to two such ranges, or buckets, for every row. Where codes are spread evenly, a
-    bucket holds a row or none and a probe is a look at it; the rows of an overfull bucket are
-    searched for.
-    """
-
-    def __init__(self, codes: Codes) -> None:
-        self._least, self._most = codes[0], codes[-1]
-        reach = int(self._most) - int(self._least)
-        self._shift = np.uint64((reach // (2 * len(codes))).bit_length())
-        self._starts = np.zeros((reach >> int(self._shift)) + 2, dtype=np.int32)
-        np.cumsum(np.bincount(self._bucket(codes)), out=self._starts[1:])
-
-    def probe(self, stored: Codes, codes: Codes) -> Span | None:
-        """Which of the `stored` codes equal each of these, which are in order."""
-        begin = int(np.searchsorted(codes, self._least, side="left"))
-        end = int(np.searchsorted(codes, self._most, side="right"))
-        codes = codes[begin:end]
-        bucket = self._bucket(codes)
-        low = self._starts.take(bucket)
-        bucket += 1
-        counts = self._starts.take(bucket)
-        counts -= low
-        overfull = np.flatnonzero(counts > _OVERFULL)
-        counts[overfull] = 0
-        probing = np.flatnonzero(counts)
-        counts = counts.take(probing)
-        shift = low.take(probing) - np.cumsum(counts, dtype=np.int32)
-        shift += counts
-        probing = probing.repeat(counts)
-        at = np.arange(len(probing), dtype=np.int32)
-        at += shift.repeat(counts)
-        found = np.flatnonzero(stored.take(at) == codes.take(probing))
-        span = None
-        if len(found):
-            at = at.take(found)
-            span = Span(begin + probing.take(found), at, at + 1)
-        if len(overfull):
-            sought = codes[overfull]
-            searched = probe_run(stored, sought, sought)
-            if searched is not None:
-                searched.probing = begin + overfull[searched.probing]
-                span = searched if span is None else span.joined(searched)
-        return span
-
-    def _bucket(self, codes: Codes) -> Rows:
-        bucket: Rows = ((codes - self._least).view(np.uint64) >> self._shift).view(np.int64)
-        return bucket
 
 
 class SortedRuns:

@@ -10,7 +10,7 @@ from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.multiway.base import MIN_BYTES_PER_INPUT, MultiWayJoin
 from dovetail.multiway.blockjoins import MinerOptions
-from dovetail.multiway.miner import Miner, PaperMiner
+from dovetail.multiway.miner.operator import Miner, PaperMiner
 from dovetail.multiway.mjoin import MJoin
 from dovetail.multiway.spec import Edge, MultiWaySpec, multiway_spec
 

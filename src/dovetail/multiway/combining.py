@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import KeyCodec
-from dovetail.kernel.runs import Span
+from dovetail.kernel.probing import Span
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.rows import JoinRows
 from dovetail.multiway.spec import MultiWaySpec, Reach

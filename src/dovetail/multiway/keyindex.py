@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.kernel.runs import FAN_IN, Span, probe_run
+from dovetail.kernel.probing import Span, probe_run
+from dovetail.kernel.runs import FAN_IN
 from dovetail.multiway.arrays import compact, extend
 
 Slots = NDArray[np.integer[Any]]

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.runs import FAN_IN, Block, Rows
+from dovetail.kernel.probing import Rows
+from dovetail.kernel.runs import FAN_IN, Block
 from dovetail.kernel.slices import Sizes, sizes_in, unevenness
 from dovetail.multiway.keyindex import Slots
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes, KeyCodec
-from dovetail.kernel.runs import Run, Span
+from dovetail.kernel.probing import Span
+from dovetail.kernel.runs import Run
 from dovetail.multiway.arrays import compact, count_marks, extend
 from dovetail.multiway.keyindex import BYTES_PER_ROW, MERGE_BYTES_PER_ROW, KeyIndex, Slots
 from dovetail.multiway.payload import Chunk, Payload

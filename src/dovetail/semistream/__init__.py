@@ -8,14 +8,14 @@ leave out when a stream outruns them.
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.semistream.base import SemiStreamJoin
-from dovetail.semistream.cache import KEYS_SCHEMA
-from dovetail.semistream.inl import IndexNestedLoops
-from dovetail.semistream.meshjoin import AMeshJoin, MeshJoin
-from dovetail.semistream.seek import Seek, SeekUncached
+from dovetail.semistream.cache.values import KEYS_SCHEMA
+from dovetail.semistream.inl.operator import IndexNestedLoops
+from dovetail.semistream.scan.meshjoin import AMeshJoin, MeshJoin
+from dovetail.semistream.scan.ssbj import Ssbj
+from dovetail.semistream.seek.operator import Seek, SeekUncached
 from dovetail.semistream.spec import HOWS, SemiStreamSpec
-from dovetail.semistream.ssbj import Ssbj
-from dovetail.semistream.table import StagedTable
-from dovetail.semistream.table_writer import TableWriter
+from dovetail.semistream.table.reading import StagedTable
+from dovetail.semistream.table.writing import TableWriter
 
 ALGORITHMS: dict[str, type[SemiStreamJoin]] = {
     kind.name: kind for kind in (MeshJoin, AMeshJoin, Ssbj, IndexNestedLoops, Seek, SeekUncached)

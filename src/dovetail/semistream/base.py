@@ -23,7 +23,7 @@ from dovetail.kernel.slices import SizedRows
 from dovetail.semistream.emission import Emission, numbers_of
 from dovetail.semistream.shedding import FrequencyLookup
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
-from dovetail.semistream.table import CODE_BYTES, RELEASE_BYTES, StagedTable
+from dovetail.semistream.table.reading import CODE_BYTES, RELEASE_BYTES, StagedTable
 
 WORKING_SHARE = 1 / 4
 SLICE_SHARE = 1 / 2  #: of the working memory: the rows that are taken in at a time

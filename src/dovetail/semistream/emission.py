@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.runs import Rows, Run, Span
+from dovetail.kernel.probing import Rows, Span
+from dovetail.kernel.runs import Run
 from dovetail.kernel.slices import Sizes, cuts, is_uneven
-from dovetail.semistream.gathering import sizes_at
 from dovetail.semistream.spec import ANTI, LEFT_OUTER, SEMI, SemiStreamSpec
-from dovetail.semistream.table import StagedTable
+from dovetail.semistream.table.gathering import sizes_at
+from dovetail.semistream.table.reading import StagedTable
 
 _MOST_PAIRS = 1 << 17
 

@@ -37,7 +37,7 @@ from dovetail.semistream.shedding import (
     SketchedFrequencies,
 )
 from dovetail.semistream.spec import ANTI, LEFT_OUTER, SEMI
-from dovetail.semistream.table import CODE_BYTES, StagedTable
+from dovetail.semistream.table.reading import CODE_BYTES, StagedTable
 
 COMPONENT = "frequencies"
 _SHARE = 8  # of the budget: one in so many

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.keys import Codes, KeyCodec
-from dovetail.kernel.runs import Rows
+from dovetail.kernel.probing import Rows
 from dovetail.sites.plan import PlacedStep
 from dovetail.sites.query import Query, times_of
 from dovetail.sites.rows import RowStore, empty

@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.kernel.runs import FAN_IN, Rows, probe_run
+from dovetail.kernel.probing import Rows, probe_run
+from dovetail.kernel.runs import FAN_IN
 from dovetail.sites.query import StepKey, key_of, times_of
 from dovetail.sites.windows import Numbers, Times
 

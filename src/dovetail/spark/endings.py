@@ -19,7 +19,7 @@ work ends when that would use up the slice.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 MAX_SLICE_MS = 2000  #: the longest micro-batch of deferred work
 WORK_MS = 1500  #: of which the work and its results may take so long; the rest is Spark's
@@ -32,20 +32,24 @@ _MANY_BYTES = 1 << 20
 class Silence:
     """How long the inputs of a partition have been silent, after a step."""
 
-    steps: int  #: in a row, without any row
-    unheard: tuple[tuple[int, int], ...]  #: steps since each one's last row, and rows of the others
+    steps: int = 0  #: in a row, without any row
+    #: of each, the steps since its last row, and the rows of the others in them
+    unheard: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def after(cls, header: Mapping[str, Any] | None, inputs: int) -> "Silence":
-        """As the manifest of the last step has it."""
-        known = (header or {}).get("unheard") or [(0, 0)] * inputs
-        return cls(header["silent"] if header else 0, tuple((s, r) for s, r in known))
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """From what `facts` gave, or an earlier version of it, which knew of no single inputs."""
+        return cls(facts["silent"], tuple((s, r) for s, r in facts.get("unheard", ())))
 
     def facts(self) -> dict[str, Any]:
-        """For the manifest of this step."""
+        """JSON, as a manifest has it."""
         return {"silent": self.steps, "unheard": [list(pair) for pair in self.unheard]}
 
-    def then(self, rows: Sequence[int]) -> "Silence":
+    def among(self, inputs: int) -> Self:
+        """With as many inputs, all of them heard of just now if nothing is known of them."""
+        return replace(self, unheard=self.unheard or ((0, 0),) * inputs)
+
+    def then(self, rows: Sequence[int]) -> Self:
         """After one more step, with so many rows of each input."""
         came = sum(rows)
         if not came:
@@ -54,7 +58,7 @@ class Silence:
             (0, 0) if mine else (steps + 1, others + came)
             for (steps, others), mine in zip(self.unheard, rows, strict=True)
         ]
-        return Silence(0, tuple(unheard))
+        return replace(self, steps=0, unheard=tuple(unheard))
 
     def fallen_silent(self, rows_so_far: int) -> list[int]:
         """The inputs that count as ended although others go on."""
@@ -73,14 +77,14 @@ class Silence:
         return (last_rows and self.steps > 1) or self.slice_ms(first_ms) >= MAX_SLICE_MS // 2
 
 
-class Handing:
+class HandoffEstimate:
     """How long this process takes from the end of a step's work until Spark has the results."""
 
     def __init__(self) -> None:
         self._seconds_per_byte = 0.0
 
     def note(self, nbytes: int, seconds: float) -> None:
-        """After a step. Of few bytes the time says nothing about more of them."""
+        """After a step; small outputs are ignored, as they are too noisy."""
         if nbytes >= _MANY_BYTES:
             self._seconds_per_byte = seconds / nbytes
 

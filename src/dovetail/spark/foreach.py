@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dovetail.spark.clock import NAME
+from dovetail.spark.sources.clock import NAME
 from dovetail.spark.state import PartitionState
 
 Function = Callable[[DataFrame, int], None]

@@ -12,11 +12,12 @@ A row that goes to several partitions is a copy in all but one of them, so that 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
@@ -30,6 +31,7 @@ from pyspark.sql.types import (
 
 from dovetail.errors import ArgumentError
 
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 TAG = "__dovetail_tag"
 _SIDE_BITS, _TAG_BITS = 4, 5
 _SIDE = (1 << _SIDE_BITS) - 1
@@ -96,9 +98,19 @@ class UnionLayout:
             )
 
 
+def batch_rows(session: SparkSession) -> int:
+    """The most rows that Spark hands over in one Arrow batch."""
+    return int(session.conf.get(_BATCH_ROWS) or 10_000)
+
+
 def quoted(name: str) -> str:
     """A column's name as Spark takes it, whatever signs are in it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def with_keys(frame: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Rows without a null in a key: the others match nothing and need not travel."""
+    return frame.where(reduce(lambda a, b: a & b, (frame[quoted(k)].isNotNull() for k in keys)))
 
 
 def arrow_schema(side: str, frame: DataFrame) -> pa.Schema:

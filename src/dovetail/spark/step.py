@@ -6,20 +6,14 @@
 The order is what makes it exactly once; `state` says why. A task that finds version N committed
 emits that version's outbox and does nothing else.
 
-Time. While rows come, a step only joins them. A step that was woken by a tick and got no row works
-on what was deferred for a slice of time, which doubles with every silent step, so that new rows do
-not wait for long and a long silence is used well. Inputs that are silent for long count as ended
-until their next row (`endings` has both), or if nothing else is left to do: Cleanup does in one go
-what the Reactive phase would do piece by piece.
-
-Load. A step of an enrichment may leave rows out before they are pushed, and may go on working so
-that rows do not wait too long; `overload` says when. What it left out is published between the
-commit and the results (see `shedding`).
+What the operator does in between is its job's `course`. What an enrichment left out is published
+between the commit and the results (see `jobs.shedding`).
 
 A worker keeps the operator it used last, and takes it up again if the version it needs next is the
 very one that this operator committed. It never keeps more than one.
 """
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -30,26 +24,22 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from dovetail.errors import DovetailError, StateMismatchError
-from dovetail.kernel.blocks import BlockStore
-from dovetail.kernel.memory import Budget, use_frugal_allocator
-from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot, Status
-from dovetail.spark.endings import MAX_SLICE_MS, Handing, Silence
-from dovetail.spark.faults import fault_point
-from dovetail.spark.layout import UnionLayout, are_last_rows, partition_in
-from dovetail.spark.metrics import add_step, append_record, empty_totals
-from dovetail.spark.overload import Watch, watch_over
-from dovetail.spark.shedding import publish
-from dovetail.spark.state import Manifest, Outbox, PartitionState, claim, replay
+from dovetail.kernel.memory import use_frugal_allocator
+from dovetail.kernel.protocol import Counters, Operator, Snapshot, Status
+from dovetail.spark import faults
+from dovetail.spark.endings import Silence
+from dovetail.spark.jobs.course import FUEL, Course, Leg, Loaded, Told, handoff
+from dovetail.spark.jobs.job import Job
+from dovetail.spark.jobs.shedding import publish
+from dovetail.spark.layout import UnionLayout, partition_in
+from dovetail.spark.state import Manifest, Outbox, PartitionState, Totals, claim, replay
+from dovetail.spark.state.metrics import append_record
 from dovetail.spark.worker_errors import with_plain_errors
-from dovetail.specs import JobSpec
-
-_FUEL = 1 << 14  # rows between two looks at the clock
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -59,17 +49,19 @@ class Cached:
     """The operator that this worker used last, and the version that it stands at."""
 
     directory: Path
-    token: str
-    operator: Operator
-    spec: JobSpec
+    attempt: str
+    loaded: Loaded
+
+    @property
+    def operator(self) -> Operator:
+        return self.loaded.operator
 
 
 _cached: Cached | None = None
-_handing = Handing()
 
 
 def streaming_step(
-    spec: JobSpec, layout: UnionLayout, *, keep_operator: bool
+    job: Job, layout: UnionLayout, *, keep_operator: bool
 ) -> Callable[[Batches], Batches]:
     """The function that Spark maps over the partitions of every micro-batch."""
     plan = uuid.uuid4().hex
@@ -81,14 +73,14 @@ def streaming_step(
             return
         batch_id, query_id, run_id = _batch_query_and_run()
         at = (batch_id, query_id)
-        task = StreamingTask(spec, layout, partition_in(first), at, keep_operator)
+        task = StreamingTask(job, layout, partition_in(first), at, keep_operator)
         task.made_by = (run_id, plan)
         yield from task.run(itertools.chain([first], batches))
 
     return with_plain_errors(step)
 
 
-def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batches]:
+def batch_step(job: Job, layout: UnionLayout) -> Callable[[Batches], Batches]:
     """The function that Spark maps over the partitions of a batch join."""
 
     def step(batches: Batches) -> Batches:
@@ -98,20 +90,19 @@ def batch_step(spec: JobSpec, layout: UnionLayout) -> Callable[[Batches], Batche
             return
         local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         directory = Path(tempfile.mkdtemp(prefix="dovetail-join-", dir=local))
-        operator = None
-        try:
-            operator = _operator(spec, partition_in(first), directory, "batch", None)
+        with contextlib.ExitStack() as open_:
+            open_.callback(shutil.rmtree, directory, ignore_errors=True)
+            loaded = job.load(directory, partition_in(first), "batch", None)
+            operator = loaded.operator
+            open_.callback(loaded.release)
+            open_.callback(operator.ctx.store.close)
             for batch in itertools.chain([first], batches):
-                for side, _, rows in layout.split(batch, spec.inputs):
+                for side, _, rows in layout.split(batch, job.spec.inputs):
                     yield from operator.push(side, rows)
-            _finish(operator, spec)
+            for side in range(len(job.spec.inputs)):
+                operator.finish(side)
             while operator.status() is not Status.DONE:
-                yield from operator.poll(_FUEL)
-        finally:
-            if operator is not None:
-                operator.ctx.store.close()
-                spec.release(operator)
-            shutil.rmtree(directory, ignore_errors=True)
+                yield from operator.poll(FUEL)
 
     return with_plain_errors(step)
 
@@ -120,25 +111,20 @@ class StreamingTask:
     """One partition in one micro-batch."""
 
     def __init__(
-        self, spec: JobSpec, layout: UnionLayout, partition: int, at: tuple[int, str], keep: bool
+        self, job: Job, layout: UnionLayout, partition: int, at: tuple[int, str], keep: bool
     ) -> None:
-        assert spec.state is not None
-        self.spec = spec
+        assert job.spec.state is not None
+        self.job = job
+        self.spec = job.spec
         self.layout = layout
         self.batch_id, self.query_id = at
         self.keep_operator = keep
-        self.state = PartitionState(spec.state, partition, self.query_id)
-        self.output_schema = spec.output
+        self.state = PartitionState(job.spec.state, partition, self.query_id)
+        self.output_schema = job.spec.output
         self.made_by: tuple[str | None, str] = (None, "")  # the run of the query, and the plan
         self.now: Callable[[], float] = time.time  # of a clock that all workers have
         self._attempted = ""  # what this step's own files are named after
-        self._held: Operator | None = None  # what to release when the step ends
-        self._watch = Watch()
-        self._began = 0.0  # the attempt, by `now`
-        self._tuned: dict[str, Any] | None = None  # what is remembered of settings that change
-        self._join_seconds = 0.0  # of the operator alone
-        self._copies = [0] * len(spec.inputs)  # of rows that count in another partition
-        self._last_rows = False  # the query ends with the rows that it has
+        self._held: Loaded | None = None  # what to release when the step ends
         self._worked: float | None = None  # until when
 
     def run(self, batches: Batches) -> Batches:
@@ -147,23 +133,22 @@ class StreamingTask:
         if winner is None:
             winner = self._compute(batches)
         self._check_plan(winner)
-        own = winner.token == self._attempted
+        own = winner.attempt == self._attempted
         for _ in batches:  # Spark wants its input read to the end
             pass
         self._publish(winner, ended=False)
         for number, out in enumerate(
-            replay(self.state.directory, winner.header["outbox"], self.output_schema, own=own)
+            replay(self.state.directory, winner.outbox, self.output_schema, own=own)
         ):
             yield out
             if number == 0:
-                fault_point("mid-emit")
+                faults.fault_point("mid-emit")
         if self._worked is not None:
-            nbytes = sum(length for _, length, _ in winner.header["outbox"]["batches"])
-            _handing.note(nbytes, time.monotonic() - self._worked)
-        fault_point("after-emit")
+            handoff.note(winner.outbox.nbytes, time.monotonic() - self._worked)
+        faults.fault_point("after-emit")
 
     def _compute(self, batches: Batches) -> Manifest:
-        fault_point("before-load")
+        faults.fault_point("before-load")
         parent = self.state.parent_of(self.batch_id)
         if parent is not None:
             self._check_plan(parent)
@@ -175,11 +160,13 @@ class StreamingTask:
             self.state.discard(self.batch_id, attempt)
             raise
         finally:
-            self._let_go()
+            if self._held is not None:
+                self._held.release()
+                self._held = None
 
     def _check_plan(self, version: Manifest) -> None:
         """Refuse what another join of the same query made: one would emit the other's results."""
-        run, plan = version.header.get("made_by", (None, ""))
+        run, plan = version.made_by
         if run is not None and run == self.made_by[0] and plan != self.made_by[1]:
             raise StateMismatchError(
                 f"two joins of this query share the state directory {self.state.root}. Give each a "
@@ -193,161 +180,98 @@ class StreamingTask:
         publish(self.state, version, schema, self.query_id, working, ended=ended)
 
     def _attempt(self, batches: Batches, parent: Manifest | None, attempt: str) -> Manifest:
-        started = time.perf_counter()
-        self._began, self._join_seconds = self.now(), 0.0
-        self._tuned = parent.header.get("tuned") if parent else None
-        self._watch = watch = watch_over(self.spec, self.state, parent, attempt, self._began)
-        operator, was_cached = self._load(parent, attempt)
+        started, began = time.perf_counter(), self.now()
+        loaded, was_cached = self._load(parent, attempt)
         outbox = Outbox(self.state.directory, attempt, self.output_schema)
+        leg = Leg(self.state, parent, attempt, outbox, self.now, began)
+        course = self.job.course(leg, loaded)
         try:
-            fault_point("after-load")
-            if self.spec.outdated(operator):
-                operator = self._renewed(operator, attempt, outbox)
-                watch.drained(self.now())
-            watch.begin(operator)
-            totals = parent.totals if parent else empty_totals()
-            silence = Silence.after(parent.header if parent else None, len(self.spec.inputs))
-            for side in silence.fallen_silent(sum(totals["rows_in"])):
-                operator.finish(side)
-            rows = self._push(operator, batches, outbox)
-            fault_point("after-push")
-            silence = silence.then(rows)
-            self._defer(operator, silence, outbox)
+            faults.fault_point("after-load")
+            totals = parent.totals if parent else Totals()
+            silence = (parent.silence if parent else Silence()).among(len(self.spec.inputs))
+            for side in silence.fallen_silent(sum(totals.rows_in)):
+                course.operator.finish(side)
+            course.take(batches, self.layout)
+            faults.fault_point("after-push")
+            silence = silence.then(course.rows)
+            course.defer(silence)
             self._worked = time.monotonic()
-            fault_point("after-poll")
-            snapshot, files = _durable_snapshot(operator)
-            fault_point("after-snapshot")
+            faults.fault_point("after-poll")
+            snapshot, files = _durable_snapshot(course.operator)
+            faults.fault_point("after-snapshot")
             sealed = outbox.seal()
             seconds = time.perf_counter() - started
-            watched = watch.seal(operator, seconds, self.now())
-            fault_point("after-outbox")
+            told = course.seal(seconds)
+            faults.fault_point("after-outbox")
         finally:
             outbox.close()
-            watch.close()
-            operator.ctx.store.close()  # a worker lives long, and open files keep their space
-        context, pending = operator.ctx, operator.pending()
-        totals = add_step(
-            totals, context.counters, context.budget, seconds, self._join_seconds, self._copies
-        )
-        header = {
-            "parent": parent.version if parent else -1,
-            "files": files,
-            "outbox": sealed,
-            "pending": pending,
-            "phase": "arriving" if any(rows) else "deferred" if pending else "idle",
-            **silence.facts(),
-            "totals": watch.totals(totals),
-            "tuned": self._tuned,
-            "budget_bytes": self.spec.memory_bytes,
-            "made_by": self.made_by,
-            **watched,
-        }
-        winner = self.state.commit(self.batch_id, attempt, header, snapshot)
-        if winner.token == attempt:
-            self._record(operator, header, seconds, was_cached)
+            course.close()  # a worker lives long, and open files keep their space
+            self._held = course.loaded  # which may be another one by now
+        context, pending = course.operator.ctx, course.operator.pending()
+        manifest = Manifest(
+            version=self.batch_id,
+            partition=self.state.partition,
+            query=self.query_id,
+            attempt=attempt,
+            parent=parent.version if parent else -1,
+            snapshot=snapshot,
+            files=tuple(files),
+            outbox=sealed,
+            pending=pending,
+            phase="arriving" if any(course.rows) else "deferred" if pending else "idle",
+            silence=silence,
+            totals=totals.after(
+                context.counters, context.budget, seconds, course.join_seconds, course.copies,
+                told.wait_s,
+            ),
+            budget_bytes=self.spec.memory_bytes,
+            made_by=self.made_by,
+            tuned=told.tuned,
+            load=told.load,
+            waits=told.waits,
+            shed=told.shed,
+        )  # fmt: skip
+        winner = self.state.commit(manifest)
+        if winner.attempt == attempt:
+            self._record(course, manifest, told, seconds, was_cached)
             # an operator that has outlived most of its files is better read anew
             if self.keep_operator and len(context.store.files) <= 4 * len(files) + 64:
-                _keep(Cached(self.state.directory, attempt, operator, self.spec))
+                _keep(Cached(self.state.directory, attempt, course.loaded))
                 self._held = None
         return winner
 
-    def _load(self, parent: Manifest | None, attempt: str) -> tuple[Operator, bool]:
+    def _load(self, parent: Manifest | None, attempt: str) -> tuple[Loaded, bool]:
         cached = _take_cached()
         if (
             cached is not None
             and parent is not None
-            and (cached.directory, cached.token) == (self.state.directory, parent.token)
+            and (cached.directory, cached.attempt) == (self.state.directory, parent.attempt)
             and cached.operator.ctx.budget.total_bytes == self.spec.partition_bytes
         ):
-            operator = self._held = cached.operator
-            operator.ctx.counters = Counters()
-            operator.ctx.store.begin(attempt, operator.ctx.counters)
-            operator.ctx.budget.reset_peaks()
-            return operator, True
+            self._held = cached.loaded
+            context = cached.operator.ctx
+            context.counters = Counters()
+            context.store.begin(attempt, context.counters)
+            context.budget.reset_peaks()
+            return cached.loaded, True
         if cached is not None:
-            cached.spec.release(cached.operator)
+            cached.loaded.release()
         del cached  # before the next one takes its memory
-        self._held = _operator(
-            self.spec, self.state.partition, self.state.directory, attempt, parent
-        )
+        self._held = self.job.load(self.state.directory, self.state.partition, attempt, parent)
         return self._held, False
 
-    def _renewed(self, operator: Operator, attempt: str, outbox: Outbox) -> Operator:
-        """Let an operator finish what it has begun, and make a new one in its place."""
-        _finish(operator, self.spec)
-        while operator.status() is not Status.DONE:
-            for out in operator.poll(_FUEL):
-                outbox.put(out)
-        counters, store = operator.ctx.counters, operator.ctx.store
-        context = Context(_budget(self.spec), store, counters=counters)
-        self._let_go()
-        self._held = self.spec.operator(context, self.state.partition, None)
-        return self._held
-
-    def _let_go(self) -> None:
-        if self._held is not None:
-            self.spec.release(self._held)
-            self._held = None
-
-    def _push(self, operator: Operator, batches: Batches, outbox: Outbox) -> list[int]:
-        """Take the rows in; returns how many came of each input."""
-        counts = [0] * len(self.spec.inputs)
-        for batch in batches:
-            self._last_rows |= are_last_rows(batch)
-            for side, copies, rows in self.layout.split(batch, self.spec.inputs):
-                counts[side] += rows.num_rows
-                self._copies[side] += copies
-                self._tuned = self.spec.retune(operator, self._tuned, rows.num_rows, self._began)
-                with self._watch.admitted(operator, rows, outbox.put) as kept:
-                    for out in self._timed(operator.push(side, kept)):
-                        outbox.put(out)
-        return counts
-
-    def _defer(self, operator: Operator, silence: Silence, outbox: Outbox) -> None:
-        """Deferred work: after rows, if it is due at once, or in a silence."""
-        if silence.steps:
-            self._tuned = self.spec.retune(operator, self._tuned, 0, self._began)
-            if silence.ends_all(self.spec.slice_ms, last_rows=self._last_rows):
-                _finish(operator, self.spec)
-            self._work_off(operator, silence.slice_ms(self.spec.slice_ms), outbox)
-        elif self.spec.eager:
-            self._work_off(operator, MAX_SLICE_MS, outbox)
-
-    def _work_off(self, operator: Operator, slice_ms: int, outbox: Outbox) -> None:
-        """Deferred work, for about this long, or for as long as rows would else wait too long."""
-        deadline = time.monotonic() + self._watch.slice_ms(slice_ms) / 1000
-        while time.monotonic() + _handing.seconds(
-            outbox.nbytes
-        ) < deadline or not self._watch.on_pace(operator):
-            for out in self._timed(operator.poll(_FUEL)):
-                outbox.put(out)
-            if operator.status() is Status.IDLE:
-                _finish(operator, self.spec)
-            if operator.status() is Status.DONE:
-                return
-
-    def _timed(self, results: Batches) -> Batches:
-        """The same, while it is noted how long the operator takes for them."""
-        while True:
-            started = time.perf_counter()
-            out = next(results, None)
-            self._join_seconds += time.perf_counter() - started
-            if out is None:
-                return
-            yield out
-
     def _record(
-        self, operator: Operator, header: dict[str, Any], seconds: float, was_cached: bool
+        self, course: Course, manifest: Manifest, told: Told, seconds: float, was_cached: bool
     ) -> None:
-        counters, budget = operator.ctx.counters, operator.ctx.budget
+        counters, budget = course.operator.ctx.counters, course.operator.ctx.budget
         append_record(
             self.state.directory,
             {
                 "batch": self.batch_id,
                 "partition": self.state.partition,
-                "phase": header["phase"],
+                "phase": manifest.phase,
                 "rows_in": counters.rows_in,
-                "copies": self._copies,
+                "copies": course.copies,
                 "rows_out": counters.rows_out,
                 "rows_cached": counters.rows_cached,
                 "memory": {**budget.components, "total": budget.used_bytes},
@@ -355,42 +279,14 @@ class StreamingTask:
                 "budget": budget.total_bytes,
                 "flushed_bytes": counters.flushed_bytes,
                 "bytes_read": counters.bytes_read,
-                "pending": header["pending"],
+                "pending": manifest.pending,
                 "resident_bytes": _resident_bytes(),
                 "seconds": round(seconds, 4),
-                "join_seconds": round(self._join_seconds, 6),
-                "predicted": self.spec.predicted,
-                "tuned": self._tuned,
+                "join_seconds": round(course.join_seconds, 6),
                 "cached": was_cached,
-                **self._watch.record(operator.ctx, self.now()),
+                **told.record,
             },
         )
-
-
-def _operator(
-    spec: JobSpec, partition: int, directory: Path, stem: str, parent: Manifest | None
-) -> Operator:
-    if parent is not None and spec.expendable(parent.snapshot, parent.header["pending"]):
-        parent = None
-    files = tuple(parent.header["files"]) if parent else ()
-    store = BlockStore(directory, spec.kept, stem, files)
-    context = Context(_budget(spec), store)
-    try:
-        return spec.operator(context, partition, parent.snapshot if parent else None)
-    except BaseException:
-        store.close()
-        raise
-
-
-def _budget(spec: JobSpec) -> Budget:
-    """One partition's share of the memory."""
-    return Budget(spec.partition_bytes, shares=spec.partitions)
-
-
-def _finish(operator: Operator, spec: JobSpec) -> None:
-    """All inputs have ended, as far as is known."""
-    for side in range(len(spec.inputs)):
-        operator.finish(side)
 
 
 def _durable_snapshot(operator: Operator) -> tuple[Snapshot, list[str]]:

@@ -5,6 +5,7 @@ refuses another one behind the join when the query starts. And what a join puts 
 the windows behind it have closed, where it is dropped as late, without a word.
 """
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from dovetail.errors import EventTimeWarning
 
 _DELAY = "spark.watermarkDelayMs"  # in the metadata of a column, also under another name
-_LEVELS = 4  # this function, the plan, the public call, and its caller
 
 
 def warn_of_watermarks(inputs: Mapping[str, DataFrame], *, defers: str | None) -> None:
@@ -42,7 +42,15 @@ def warn_of_watermarks(inputs: Mapping[str, DataFrame], *, defers: str | None) -
             f"dropped as late: {defers}, group by windows before the join, or aggregate what the "
             "sink has written."
         )
-    warnings.warn(text, EventTimeWarning, stacklevel=_LEVELS)
+    warnings.warn(text, EventTimeWarning, stacklevel=_levels_up())
+
+
+def _levels_up() -> int:
+    """How far above `warn_of_watermarks` the caller of the library is."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "dovetail":
+        frame, levels = frame.f_back, levels + 1
+    return levels
 
 
 def watermarked(type_: DataType, name: str = "") -> Iterator[str]:

@@ -1,20 +1,13 @@
 """What a call asks for, checked: arguments in, frozen specs out.
 
-Every complaint about arguments is made here, before anything is planned or written. `job` is what
-the runtime has to know of any job, `join`, `join_all` and `enrich` are the calls, and `arguments`
-has the checks that they share. Column names follow Spark's default: letter case does not tell two
-columns apart.
+Every complaint about arguments is made here, before anything is planned or written. A spec is a
+value: it reads nothing, and runs nothing. `job` is what any of them has, `join`, `join_all` and
+`enrich` are the calls, and `arguments` has the checks that they share. Column names follow Spark's
+default: letter case does not tell two columns apart.
 """
 
-from dovetail.specs.arguments import On, state_path
-from dovetail.specs.enrich import (
-    CURRENT,
-    TABLES,
-    EnrichOptions,
-    EnrichSpec,
-    enrich_spec,
-    staged_version,
-)
+from dovetail.specs.arguments import UNBOUNDED, On, checked_span, state_path
+from dovetail.specs.enrich import EnrichOptions, EnrichSpec, enrich_spec
 from dovetail.specs.job import JobSpec
 from dovetail.specs.join import JoinOptions, JoinSpec, Within, join_spec
 from dovetail.specs.join_all import (
@@ -25,25 +18,38 @@ from dovetail.specs.join_all import (
     check_names,
     join_all_spec,
 )
+from dovetail.specs.names import (
+    EnrichAlgorithm,
+    EnrichHow,
+    JoinAlgorithm,
+    JoinAllAlgorithm,
+    JoinHow,
+    Shed,
+)
 
 __all__ = [
-    "CURRENT",
-    "TABLES",
+    "UNBOUNDED",
+    "EnrichAlgorithm",
+    "EnrichHow",
     "EnrichOptions",
     "EnrichSpec",
     "JobSpec",
+    "JoinAlgorithm",
+    "JoinAllAlgorithm",
     "JoinAllOptions",
     "JoinAllSpec",
+    "JoinHow",
     "JoinOptions",
     "JoinSpec",
     "Known",
     "On",
     "OnAll",
+    "Shed",
     "Within",
     "check_names",
+    "checked_span",
     "enrich_spec",
     "join_all_spec",
     "join_spec",
-    "staged_version",
     "state_path",
 ]

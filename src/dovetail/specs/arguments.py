@@ -1,6 +1,8 @@
 """Checks of the arguments that every call has: keys, state, memory, partitions."""
 
+import datetime as dt
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -9,6 +11,7 @@ import pyarrow as pa
 
 from dovetail.errors import (
     ArgumentError,
+    BandKeyError,
     ColumnClashError,
     KeyTypeError,
     MemoryBudgetError,
@@ -17,6 +20,9 @@ from dovetail.errors import (
 from dovetail.kernel.keytypes import cast_of, common_type, name_of
 from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
+from dovetail.kernel.spans import parse_span
+
+UNBOUNDED = "unbounded"  #: as `memory=`
 
 On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
 
@@ -136,15 +142,22 @@ def checked_partitions(asked: Any, default: int) -> int:
     return default if asked is None else int(asked)
 
 
-def checked_memory(memory: str | int | None, partitions: int, least_each: int) -> int | None:
-    """The budget in bytes, over all partitions; None is unbounded."""
+def checked_memory(
+    memory: str | int | None, partitions: int, least_each: int, default: int | None = None
+) -> int | None:
+    """The budget in bytes, over all partitions; None is unbounded.
+
+    default: where none is named; None for unbounded.
+    """
+    least = least_each * partitions
     if memory is None:
+        return None if default is None else max(default, least)
+    if isinstance(memory, str) and memory.strip().lower() == UNBOUNDED:
         return None
     try:
         total = parse_bytes(memory)
     except ValueError as error:
-        raise ArgumentError(f"memory=: {error}") from None
-    least = least_each * partitions
+        raise ArgumentError(f"memory=: {error}, or {UNBOUNDED!r}") from None
     if total < least:
         bare = not str(memory).strip()[-1:].isalpha()
         raise MemoryBudgetError(
@@ -161,3 +174,32 @@ def checked_slice_ms(slice_ms: Any) -> int:
     if isinstance(slice_ms, bool) or not isinstance(slice_ms, int) or slice_ms < 1:
         raise ArgumentError(f"slice_ms={slice_ms!r} is not a whole number of 1 or more")
     return slice_ms
+
+
+def checked_span(value: Any, name: str, *, or_zero: bool = False) -> dt.timedelta:
+    """A duration, given as a text or a timedelta; a bare number is refused, as it has no unit."""
+    span = value
+    if isinstance(value, str):
+        try:
+            span = parse_span(value)
+        except ValueError:
+            span = None
+    if not isinstance(span, dt.timedelta):
+        raise ArgumentError(
+            f"{name}={value!r} is not an interval like '30 seconds', '5 minutes', '1 hour' or "
+            "'1 day', or a timedelta"
+        )
+    if span < dt.timedelta(0) or not (span or or_zero):
+        raise ArgumentError(
+            f"{name}={value!r} is not an interval {'of 0 or more' if or_zero else 'above zero'}"
+        )
+    return span
+
+
+def check_distance(within: Any, type_: pa.DataType) -> None:
+    """Refuse a bare number as a distance of times, which says no unit."""
+    if pa.types.is_temporal(type_) and isinstance(within, (int, float, Decimal)):
+        raise BandKeyError(
+            f"within={within!r} has no unit, but the key has type {name_of(type_)}: write "
+            f"within='{within} days' or '{within} seconds', or a timedelta"
+        )

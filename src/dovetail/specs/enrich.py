@@ -4,19 +4,14 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any
 
 import pyarrow as pa
 
-from dovetail.costs.choice import Recorded
-from dovetail.costs.retune import Tuned, Tuner
-from dovetail.errors import ArgumentError, StateMissingError
-from dovetail.kernel.files import storage_problem
+from dovetail.errors import ArgumentError
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.keytypes import compared_types
-from dovetail.kernel.protocol import Context, Operator, Snapshot
-from dovetail.kernel.spans import parse_span
-from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, StagedTable, choose, make
+from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, choose
 from dovetail.semistream.base import MIN_BUDGET_BYTES
 from dovetail.semistream.overload import Pace, Shedding
 from dovetail.semistream.shedding import SHEDDERS
@@ -26,47 +21,24 @@ from dovetail.specs.arguments import (
     checked_memory,
     checked_partitions,
     checked_slice_ms,
+    checked_span,
     key_names,
     resolve,
     state_path,
 )
 from dovetail.specs.job import JobSpec, describe
 
-if TYPE_CHECKING:
-    from dovetail.semistream import SemiStreamJoin
-    from dovetail.semistream.meshjoin import AMeshJoin
-
 _SIDES = ("stream", "table")
-
-TABLES = "table"  #: where a state directory keeps its staged tables
-CURRENT = "current"  #: and in there, the name of the version in use
-
-
-def staged_version(state: Path) -> str:
-    """The version of the staged table that new rows are joined with."""
-    path = state / TABLES / CURRENT
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        raise StateMissingError(
-            f"{path} is gone: the state directory has no staged table. Restore {state / TABLES} "
-            "from a backup, or start over with a new state directory and a new checkpoint."
-        ) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
 
 
 @dataclass(frozen=True)
 class EnrichSpec(JobSpec):
-    """A checked join of a stream with a table, ready to be planned."""
+    """A checked join of a stream with a table, as it was asked for."""
 
     semistream: SemiStreamSpec
     refresh_seconds: float | None = None  #: how often to look whether the table has changed
     shedding: Shedding | None = None
     pace: Pace | None = None  #: how long rows may wait
-    recorded: Recorded | None = None  #: how the algorithm came about, and what it should do
-    tuner: Tuner | None = None  #: for settings that follow the arrivals
-    eager: ClassVar[bool] = True
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
@@ -79,37 +51,6 @@ class EnrichSpec(JobSpec):
     @property
     def output(self) -> pa.Schema:
         return self.semistream.layout.schema
-
-    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
-        assert self.state is not None
-        version = staged_version(self.state) if snapshot is None else snapshot.meta["table"]
-        directory = self.state / TABLES / version / f"p{partition:05d}"
-        table = StagedTable(directory, self.semistream.table)
-        return make(self.algorithm, self.semistream, context, table, snapshot)
-
-    def outdated(self, operator: Operator) -> bool:
-        assert self.state is not None
-        return cast("SemiStreamJoin", operator).table.version != staged_version(self.state)
-
-    def expendable(self, snapshot: Snapshot, pending: int) -> bool:
-        assert self.state is not None
-        return not pending and snapshot.meta["table"] != staged_version(self.state)
-
-    def release(self, operator: Operator) -> None:
-        cast("SemiStreamJoin", operator).table.close()
-
-    def retune(
-        self, operator: Operator, known: dict[str, Any] | None, rows: int, now: float
-    ) -> dict[str, Any] | None:
-        if self.tuner is None:
-            return None
-        tuned = self.tuner.after(Tuned.of(known), rows, now)
-        cast("AMeshJoin", operator).tune(tuned.w, tuned.b)
-        return tuned.facts()
-
-    @property
-    def predicted(self) -> dict[str, float] | None:
-        return None if self.recorded is None else self.recorded.of_a_partition()
 
     def identity(self) -> dict[str, Any]:
         spec = self.semistream
@@ -142,11 +83,15 @@ class EnrichOptions:
     slice_ms: int = 250
     shed: str | Shedding | None = None  #: or with rates in place of measured ones, for tests
     shed_to: str | Path | None = None
-    latency: str | float | dt.timedelta | None = None
+    latency: str | dt.timedelta | None = None
 
 
 def enrich_spec(
-    stream: pa.Schema, table: pa.Schema, options: EnrichOptions, default_partitions: int
+    stream: pa.Schema,
+    table: pa.Schema,
+    options: EnrichOptions,
+    default_partitions: int,
+    default_memory: int | None = None,
 ) -> EnrichSpec:
     """Check the arguments of an enrichment against the schemas of stream and table.
 
@@ -171,7 +116,7 @@ def enrich_spec(
     latency = _seconds(options.latency, "latency")
     return EnrichSpec(
         algorithm=choose(options.algorithm),
-        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES),
+        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES, default_memory),
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),
         slice_ms=checked_slice_ms(options.slice_ms),
@@ -236,24 +181,7 @@ def _columns(columns: Sequence[str] | None, table: pa.Schema) -> tuple[str, ...]
 
 
 def _seconds(value: Any, name: str) -> float | None:
-    """An interval like "5 minutes" in seconds; for `latency`, a bare number is one too."""
-    if value is None:
-        return None
-    if isinstance(value, dt.timedelta):
-        seconds = value.total_seconds()
-    elif name == "latency" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        try:
-            seconds = parse_span(str(value)).total_seconds()
-        except ValueError:
-            raise ArgumentError(
-                f"{name}={value!r} is not an interval like '30 seconds', '5 minutes', '1 hour' "
-                "or '1 day'"
-            ) from None
-    if not 0 < seconds < float("inf"):
-        raise ArgumentError(f"{name}={value!r} is not an interval above zero")
-    return seconds
+    return None if value is None else checked_span(value, name).total_seconds()
 
 
 def _flag(ordered: Any) -> bool:

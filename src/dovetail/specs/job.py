@@ -1,14 +1,12 @@
-"""What the runtime has to know of any job."""
+"""What is asked of any job: a value, which reads nothing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
-
-from dovetail.kernel.protocol import Context, Operator, Snapshot
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,6 @@ class JobSpec(ABC):
     partitions: int
     state: Path | None  #: None for a batch join, which keeps nothing
     slice_ms: int
-    eager: ClassVar[bool] = False  #: deferred work is due at once, not only in a silence
 
     @property
     def partition_bytes(self) -> int | None:
@@ -42,38 +39,8 @@ class JobSpec(ABC):
     def output(self) -> pa.Schema: ...
 
     @abstractmethod
-    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
-        """One partition's operator, new or as of a snapshot."""
-
-    @abstractmethod
     def identity(self) -> dict[str, Any]:
         """What must not change during the life of a state directory."""
-
-    def outdated(self, operator: Operator) -> bool:
-        """Whether the operator should be drained and made anew."""
-        return False
-
-    def expendable(self, snapshot: Snapshot, pending: int) -> bool:
-        """Whether an operator of this snapshot would be outdated and has nothing to finish."""
-        return False
-
-    def release(self, operator: Operator) -> None:
-        """Close what an operator that is used no more holds open, its block store aside."""
-        return
-
-    def retune(
-        self, operator: Operator, known: dict[str, Any] | None, rows: int, now: float
-    ) -> dict[str, Any] | None:
-        """Before `rows` rows are pushed that came by `now`: settings that follow the arrivals.
-
-        `known` is what this returned last, also in an earlier step; None for settings that stay.
-        """
-        return None
-
-    @property
-    def predicted(self) -> dict[str, float] | None:
-        """What one partition is expected to do, for its records; None if nothing is."""
-        return None
 
 
 def describe(schema: pa.Schema) -> Mapping[str, str]:

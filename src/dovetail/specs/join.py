@@ -12,10 +12,10 @@ import pyarrow as pa
 from dovetail.errors import ArgumentError, BandKeyError
 from dovetail.kernel.keys import KeyCodec, band_width
 from dovetail.kernel.keytypes import compared_types
-from dovetail.kernel.protocol import Context, Operator, Snapshot
 from dovetail.specs.arguments import (
     On,
     check_clashes,
+    check_distance,
     check_output,
     checked_memory,
     checked_partitions,
@@ -24,7 +24,7 @@ from dovetail.specs.arguments import (
     state_path,
 )
 from dovetail.specs.job import JobSpec, describe
-from dovetail.twoway import TwoWaySpec, choose, make
+from dovetail.twoway import TwoWaySpec, choose
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 Within = int | float | Decimal | dt.timedelta | str | None
@@ -32,7 +32,7 @@ Within = int | float | Decimal | dt.timedelta | str | None
 
 @dataclass(frozen=True)
 class JoinSpec(JobSpec):
-    """A checked two-way join, ready to be planned."""
+    """A checked two-way join, as it was asked for."""
 
     twoway: TwoWaySpec
 
@@ -48,8 +48,10 @@ class JoinSpec(JobSpec):
     def output(self) -> pa.Schema:
         return self.twoway.layout.schema
 
-    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
-        return make(self.algorithm, self.twoway, context, snapshot)
+    @property
+    def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of each input, the columns that it is joined on."""
+        return self.twoway.left_keys, self.twoway.right_keys
 
     def identity(self) -> dict[str, Any]:
         """What must not change during the life of a state directory."""
@@ -85,7 +87,11 @@ class JoinOptions:
 
 
 def join_spec(
-    left: pa.Schema, right: pa.Schema, options: JoinOptions, default_partitions: int
+    left: pa.Schema,
+    right: pa.Schema,
+    options: JoinOptions,
+    default_partitions: int,
+    default_memory: int | None = None,
 ) -> JoinSpec:
     """Check a join's arguments against the schemas of its inputs."""
     if options.how != "inner":
@@ -101,7 +107,7 @@ def join_spec(
     return JoinSpec(
         twoway=twoway,
         algorithm=algorithm,
-        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES),
+        memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES, default_memory),
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),
         slice_ms=checked_slice_ms(options.slice_ms),
@@ -113,4 +119,5 @@ def _within(within: Within, types: Sequence[pa.DataType]) -> int | float | None:
         return None
     if len(types) != 1:
         raise BandKeyError(f"a band join (within=) has one key, not {len(types)}")
+    check_distance(within, types[0])
     return band_width(within, types[0])

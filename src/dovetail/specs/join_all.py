@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.costs.cellloads import HashSample, choose_by_sample
-from dovetail.costs.explain import row_width
 from dovetail.costs.shares import Grid, choose_grid, dimensions_of
+from dovetail.costs.widths import row_width
 from dovetail.errors import ArgumentError, UnknownColumnError
-from dovetail.kernel.protocol import Context, Operator, Snapshot
-from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, choose, make, multiway_spec
+from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, choose, multiway_spec
 from dovetail.multiway.spec import LEAST_INPUTS
 from dovetail.specs.arguments import (
+    check_distance,
     checked_memory,
     checked_partitions,
     checked_slice_ms,
@@ -33,7 +33,7 @@ OnAll = str | tuple[Any, ...] | Sequence[str | tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class JoinAllSpec(JobSpec):
-    """A checked join of several inputs, ready to be planned."""
+    """A checked join of several inputs, as it was asked for."""
 
     multiway: MultiWaySpec
     grid: Grid
@@ -58,9 +58,6 @@ class JoinAllSpec(JobSpec):
             tuple(dict.fromkeys(name for columns in attributes for name in columns))
             for attributes in self.multiway.attributes
         )
-
-    def operator(self, context: Context, partition: int, snapshot: Snapshot | None) -> Operator:
-        return make(self.algorithm, self.multiway, context, snapshot)
 
     def identity(self) -> dict[str, Any]:
         """What must not change during the life of a state directory."""
@@ -113,6 +110,7 @@ class Known:
     """What is known of a join besides its arguments."""
 
     partitions: int  #: if none are asked for
+    memory_bytes: int | None = None  #: likewise; None: unbounded
     rows: Sequence[float] | None = None  #: of each input, about; None: as many of each
     shares: Sequence[int] | None = None  #: that a state directory was begun with
     samples: Sequence[HashSample] | None = None  #: of each input; None: keys are spread evenly
@@ -127,7 +125,9 @@ def join_all_spec(
             f"how={options.how!r} is not supported by join_all; it does how='inner'"
         )
     check_names(inputs)
-    multiway = multiway_spec(inputs, list(_conditions(inputs, options)))
+    conditions = list(_conditions(inputs, options))
+    multiway = multiway_spec(inputs, conditions)
+    _check_distances(inputs, conditions)
     algorithm = choose(options.algorithm)
     most = checked_partitions(options.partitions, known.partitions)
     rows = _sizes(multiway.names, options.sizes) or known.rows or [1.0] * len(multiway)
@@ -138,7 +138,7 @@ def join_all_spec(
         grid=grid,
         most_partitions=most,
         algorithm=algorithm,
-        memory_bytes=checked_memory(options.memory, grid.partitions, least),
+        memory_bytes=checked_memory(options.memory, grid.partitions, least, known.memory_bytes),
         partitions=grid.partitions,
         state=None if options.state is None else state_path(options.state),
         slice_ms=checked_slice_ms(options.slice_ms),
@@ -196,6 +196,16 @@ def _conditions(
                     f"on= joins {pair[0]!r} and {pair[1]!r} twice, within different distances: "
                     f"{seen[ends]!r} and {within!r}; leave one of them out"
                 )
+
+
+def _check_distances(
+    inputs: Mapping[str, pa.Schema], conditions: Sequence[tuple[Any, ...]]
+) -> None:
+    for end, _, *within in conditions:
+        name, _, column = end.partition(".")
+        if within:
+            (field,) = (f for f in inputs[name] if f.name.lower() == column.lower())
+            check_distance(within[0], field.type)
 
 
 def _pair(item: Any) -> tuple[Any, ...]:

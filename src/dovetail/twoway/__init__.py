@@ -3,13 +3,13 @@
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
-from dovetail.twoway.diner import Diner, PaperDiner
-from dovetail.twoway.dphj import DoublePipelinedJoin
-from dovetail.twoway.hmj import HashMergeJoin
-from dovetail.twoway.pmj import ProgressiveMergeJoin
-from dovetail.twoway.rpj import RateBasedJoin
+from dovetail.twoway.diner.operator import Diner, PaperDiner
+from dovetail.twoway.rivals.dphj import DoublePipelinedJoin
+from dovetail.twoway.rivals.hmj import HashMergeJoin
+from dovetail.twoway.rivals.pmj import ProgressiveMergeJoin
+from dovetail.twoway.rivals.rpj import RateBasedJoin
 from dovetail.twoway.shj import SymmetricHashJoin
-from dovetail.twoway.xjoin import XJoin
+from dovetail.twoway.xjoin.operator import XJoin
 
 ALGORITHMS: dict[str, type[TwoWayJoin]] = {
     "shj": SymmetricHashJoin,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.semistream.meshjoin import MeshJoin
+from dovetail.semistream.scan.meshjoin import MeshJoin
 from dovetail_bench import registry
 from dovetail_bench.measure import Measured, Runs
 from dovetail_bench.mesh import figures as mesh

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.costs.storage import Storage
-from dovetail.semistream.meshjoin import MeshJoin
+from dovetail.semistream.scan.meshjoin import MeshJoin
 from dovetail_bench import registry
 from dovetail_bench.measure import Measured, Runs, WrongResultError
 from dovetail_bench.progress import Silent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +16,10 @@ from dovetail.costs.predictions import Machine, Prediction
 from dovetail.costs.storage import DISK_7200
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot
-from dovetail.spark.choosing import CHOSEN
-from dovetail.spark.metrics import append_record, empty_totals
-from dovetail.spark.state import FORMAT, IDENTITY, PartitionState, prepare
+from dovetail.spark.endings import Silence
+from dovetail.spark.state import FORMAT, IDENTITY, Manifest, PartitionState, Sealed, Totals, prepare
+from dovetail.spark.state.chosen import CHOSEN
+from dovetail.spark.state.metrics import append_record
 
 KB = 1024
 SHARE = 500 * KB
@@ -77,37 +78,43 @@ def _add_version(
     peaks = {"working": 187 * KB + 512, "rows": 200 * KB, "input": 20 * KB, "catalogue": 5 * KB}
     if job == "enrich":
         peaks = {"working": 125 * KB, "cache": 180 * KB, "window": 200 * KB, "input": 20 * KB}
-    totals: dict[str, Any] = {
-        **empty_totals(),
-        "rows_in": [1000 * (version + 1), 1001],
-        "copies": list(copies),
-        "rows_out": {"arriving": 700, "reactive": 200, "cleanup": 100},
-        "flushed_rows": 1500,
-        "flushed_bytes": 75 * KB,
-        "memory_peak": {**peaks, "total": 400 * KB},
-    }
+    totals = Totals(
+        rows_in=(1000 * (version + 1), 1001),
+        copies=tuple(copies),
+        rows_out={"arriving": 700, "reactive": 200, "cleanup": 100},
+        flushed_rows=1500,
+        flushed_bytes=75 * KB,
+        memory_peak={**peaks, "total": 400 * KB},
+    )
     if job == "enrich":
-        totals |= {
-            "rows_in": [1000 * (version + 1), 0],
-            "rows_out": {"arriving": 750, "deferred": 250},
-            "flushed_rows": 0,
-            "flushed_bytes": 0,
-            "bytes_read": 1000 * KB,
-            "rows_cached": 400 * (version + 1),
-            "join_seconds": 0.5 * (version + 1),
-            "rows_shed": shed,
-            "longest_wait": 0.75 if shed else 0.0,
-        }
-    header = {
-        "files": [],
-        "outbox": {"name": "x", "batches": [], "rows": 0},
-        "pending": 0 if phase == "idle" else 1234,
-        "phase": phase,
-        "silent": 0,
-        "totals": totals,
-        "budget_bytes": None if budget is None else budget * 2,
-    }
-    state.commit(version, f"b{version}-x", header, Snapshot({}, np.empty(0, dtype=BLOCK)))
+        totals = replace(
+            totals,
+            rows_in=(1000 * (version + 1), 0),
+            rows_out={"arriving": 750, "deferred": 250},
+            flushed_rows=0,
+            flushed_bytes=0,
+            bytes_read=1000 * KB,
+            rows_cached=400 * (version + 1),
+            join_seconds=0.5 * (version + 1),
+            rows_shed=shed,
+            longest_wait_s=0.75 if shed else 0.0,
+        )
+    manifest = Manifest(
+        version=version,
+        partition=state.partition,
+        query="q",
+        attempt=f"b{version}-x",
+        parent=version - 1,
+        pending=0 if phase == "idle" else 1234,
+        outbox=Sealed("x"),
+        snapshot=Snapshot({}, np.empty(0, dtype=BLOCK)),
+        files=(),
+        phase=phase,
+        silence=Silence(),
+        totals=totals,
+        budget_bytes=None if budget is None else budget * 2,
+    )
+    state.commit(manifest)
     append_record(
         state.directory,
         {
@@ -121,7 +128,7 @@ def _add_version(
             "budget": budget,
             "flushed_bytes": 0,
             "bytes_read": 0,
-            "pending": header["pending"],
+            "pending": manifest.pending,
             "seconds": 0.5,
             "cached": False,
         },

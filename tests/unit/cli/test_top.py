@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from dovetail.cli import top
 from dovetail.cli.app import app
-from dovetail.spark.metrics import progress
 from dovetail.spark.state import prepare
+from dovetail.spark.state.metrics import progress
 
 MakeState = Callable[..., Path]
 RUNNER = CliRunner(env={"COLUMNS": "120", "LINES": "40", "NO_COLOR": "1"})

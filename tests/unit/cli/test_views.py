@@ -25,7 +25,8 @@ from dovetail.cli.views import (
     sparkline,
     summary,
 )
-from dovetail.spark.metrics import PartitionProgress, empty_totals, progress
+from dovetail.spark.state.metrics import PartitionProgress, progress
+from dovetail.spark.state.totals import Totals
 
 MakeState = Callable[..., Path]
 
@@ -65,13 +66,13 @@ def test_sparkline_when_values_vary_then_the_largest_is_full() -> None:
 def test_phase_when_work_was_deferred_then_is_told_by_what_it_produced(
     recorded: str, pending: int, produced: dict[str, int], phase: str
 ) -> None:
-    part = PartitionProgress(0, 1, pending, recorded, empty_totals())
+    part = PartitionProgress(0, 1, pending, recorded, Totals())
     assert phase_of(part, {"rows_out": produced}) == phase
 
 
 def test_components_when_memory_is_reserved_for_them_then_have_a_name_in_plain_words() -> None:
     source = Path(dovetail.__file__).parent
-    folders = ("twoway", "multiway", "semistream", "spark")
+    folders = ("kernel", "twoway", "multiway", "semistream", "spark")
     text = "".join(p.read_text() for name in folders for p in (source / name).rglob("*.py"))
     pattern = r'(?:budget, |reserve\(|^COMPONENT = )"([a-z ]+)"'
     found = set(re.findall(pattern, text, re.MULTILINE))

@@ -12,7 +12,7 @@ from dovetail.costs.meshjoin import MeshFactors, MeshModel, Workload, best_rate
 from dovetail.costs.storage import DISK_7200
 from dovetail.costs.trials import Scan, Steps, trial_table
 from dovetail.errors import ArgumentError
-from dovetail.semistream.table import RELEASE_BYTES
+from dovetail.semistream.table.reading import RELEASE_BYTES
 
 SMALL = Sizes(stream_row_bytes=24, table_row_bytes=40, table_rows=3_000)
 FACTORS = MeshFactors(expire=1e-8, receive=2e-9, add=1 / 3, probe=0.0, output=5e-8)

@@ -22,7 +22,7 @@ from dovetail.costs.predictions import (
 from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE, Storage
 from dovetail.semistream import SemiStreamSpec
-from dovetail.semistream.table import page_bytes_for
+from dovetail.semistream.table.reading import page_bytes_for
 
 STREAM = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
 TABLE = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dovetail.costs.explain import ASSUMED_BYTES, Explanation, PlannedJoin, explain_join, row_width
+from dovetail.costs.explain import PlannedJoin, explain_join
+from dovetail.costs.explanation import Explanation
+from dovetail.costs.widths import ASSUMED_BYTES, row_width
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget, format_bytes
 from dovetail.kernel.protocol import Context

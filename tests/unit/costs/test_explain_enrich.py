@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.costs.choice import Recorded, choose
-from dovetail.costs.explain import Explanation
 from dovetail.costs.explain_enrich import explain_enrich
+from dovetail.costs.explanation import Explanation
 from dovetail.costs.predictions import STEP_SECONDS, Share, TableSize, predict
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import numpy as np
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, Workload, best_rate
 from dovetail.costs.retune import Tuned, Tuner
 from dovetail.costs.storage import DISK_7200
+from dovetail.spark.jobs.course import Leg, Loaded
+from dovetail.spark.jobs.enrich_course import EnrichCourse
+from dovetail.spark.state import Outbox, PartitionState
 from dovetail.specs import EnrichSpec
 from support.semistream import Bench
 
@@ -77,6 +81,15 @@ def test_tuned_when_kept_in_a_manifest_then_is_read_back() -> None:
     assert Tuned.of(None) is None
 
 
+def course_of(bench: Bench, state: Path, tuner: Tuner | None) -> EnrichCourse:
+    """A step of an operator, in which nothing has come yet."""
+    spec = EnrichSpec(bench.operator.name, None, 1, state, 250, bench.spec)
+    outbox = Outbox(state, "attempt", spec.output)
+    leg = Leg(PartitionState(state, 0), None, "attempt", outbox, lambda: 0.0, 0.0)
+    loaded = Loaded(bench.operator, ExitStack())
+    return EnrichCourse(spec, leg, loaded, lambda *_: loaded, tuner, None)
+
+
 def test_retune_when_rows_wait_then_settings_change_under_them_and_pairs_stay_right(
     tmp_path: Path,
 ) -> None:
@@ -84,16 +97,18 @@ def test_retune_when_rows_wait_then_settings_change_under_them_and_pairs_stay_ri
     bench = Bench(tmp_path, "ameshjoin", list(rng.integers(0, 500, 800)), page_rows=16)
     work = replace(WORK, table_rows=800, page_bytes=8 * 16, stream_row_bytes=16)
     tuner = Tuner(MeshModel(work, FACTORS, DISK_7200), 60_000)
-    spec = EnrichSpec("ameshjoin", None, 1, tmp_path, 250, bench.spec, tuner=tuner)
-    known, now, used, waited = None, 0.0, Counter(), 0
+    course = course_of(bench, tmp_path, tuner)
+    now, used, waited = 0.0, Counter(), 0
     for rows, seconds in [(40, 1.0)] * 6 + [(400, 1.0)] * 3 + [(5, 20.0)] * 6:
         now += seconds
-        known = spec.retune(bench.operator, known, rows, now)
+        course.leg = replace(course.leg, began=now)
+        course._tune(rows)
+        known = course.tuned
         assert known is not None
         waited += bench.operator.pending() > 0
-        assert bench.operator.w == known["w"]
-        assert bench.operator.b == min(known["b"], bench.operator.table.pages)
-        used[known["w"], known["b"]] += 1
+        assert bench.operator.w == known.w
+        assert bench.operator.b == min(known.b, bench.operator.table.pages)
+        used[known.w, known.b] += 1
         bench.feed(rng.integers(0, 600, rows).tolist())
     assert len(used) >= 3, used
     assert waited >= 5, "settings have to change while rows wait"
@@ -102,8 +117,9 @@ def test_retune_when_rows_wait_then_settings_change_under_them_and_pairs_stay_ri
 
 def test_retune_when_the_algorithm_has_no_tuner_then_leaves_it_alone(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "meshjoin", list(range(50)))
-    spec = EnrichSpec("meshjoin", None, 1, tmp_path, 250, bench.spec)
+    course = course_of(bench, tmp_path, None)
     before = (bench.operator.w, bench.operator.b)
-    assert spec.retune(bench.operator, None, 1_000, 5.0) is None
+    course._tune(1_000)
+    assert course.tuned is None
     assert (bench.operator.w, bench.operator.b) == before
-    assert spec.predicted is None
+    assert course._record()["predicted"] is None

@@ -24,7 +24,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context
 from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, TableWriter, make
-from dovetail.semistream.seek import gap_pages
+from dovetail.semistream.seek.operator import gap_pages
 
 FACTORS = MeshFactors(expire=4e-8, receive=2e-9, add=8e-8, probe=3e-8, output=4e-8)
 MODEL = SeekModel(

@@ -6,8 +6,9 @@ import pytest
 
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.matching import Emitter, OutputLayout, PairFilter
+from dovetail.kernel.probing import probe_run
 from dovetail.kernel.protocol import LEFT, RIGHT
-from dovetail.kernel.runs import Run, probe_run, sort_run
+from dovetail.kernel.runs import Run, sort_run
 
 LEFT_SCHEMA = pa.schema([("k", pa.string()), ("a", pa.int64())])
 RIGHT_SCHEMA = pa.schema([("k", pa.string()), ("b", pa.int64()), ("c", pa.string())])

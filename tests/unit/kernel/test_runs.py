@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.kernel.blocks import BLOCK
+from dovetail.kernel.probing import Directory, Span, probe_run
 from dovetail.kernel.runs import (
     FAN_IN,
     INDEX_BYTES_PER_ROW,
-    Directory,
     Run,
     SortedRuns,
-    Span,
     merge_runs,
     own,
-    probe_run,
     sort_run,
 )
 

@@ -15,7 +15,7 @@ from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context
 from dovetail.multiway import MinerOptions, multiway_spec
-from dovetail.multiway.miner import Miner
+from dovetail.multiway.miner.operator import Miner
 
 SEED = 19
 NAMES = ("r1", "r2", "r3")

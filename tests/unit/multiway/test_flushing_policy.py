@@ -6,9 +6,9 @@ import pytest
 
 from dovetail.kernel.keys import Codes
 from dovetail.multiway import multiway_spec
-from dovetail.multiway.areas import LOWER, MIDDLE, MOST, UPPER, Areas
-from dovetail.multiway.flushing import choose, move_bounds
 from dovetail.multiway.keyindex import KeyIndex
+from dovetail.multiway.miner.areas import LOWER, MIDDLE, MOST, UPPER, Areas
+from dovetail.multiway.miner.flushing import choose, move_bounds
 from dovetail.multiway.probing import ProbeOrder
 from dovetail.multiway.rows import Encoder, Table
 

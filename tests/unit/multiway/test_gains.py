@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dovetail.multiway.gains import Gains, victim
 from dovetail.multiway.keyindex import KeyIndex
+from dovetail.multiway.miner.gains import Gains, victim
 
 
 def index_of(codes: Sequence[int]) -> KeyIndex:

@@ -16,7 +16,7 @@ from dovetail.kernel.memory import Budget, parse_bytes
 from dovetail.kernel.protocol import Context, Status
 from dovetail.semistream import ALGORITHMS, KEYS_SCHEMA, SemiStreamSpec, StagedTable, make
 from dovetail.semistream.base import MIN_BUDGET_BYTES, SemiStreamJoin
-from dovetail.semistream.meshjoin import AMeshJoin
+from dovetail.semistream.scan.meshjoin import AMeshJoin
 from dovetail.semistream.spec import STREAM
 from support.semistream import Bench, Driver, stage
 

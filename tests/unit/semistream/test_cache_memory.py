@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernel.memory import Budget, Reservation
-from dovetail.semistream.cache import Cache
+from dovetail.semistream.cache.values import Cache
 
 SCHEMA = pa.schema([("k", pa.int64()), ("text", pa.binary(92))])
 VALUES = 1_000

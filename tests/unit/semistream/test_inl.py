@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail.semistream import inl as inl_module
-from dovetail.semistream.inl import IndexNestedLoops
+from dovetail.semistream.inl import operator as inl_module
+from dovetail.semistream.inl.operator import IndexNestedLoops
 from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]

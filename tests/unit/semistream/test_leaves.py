@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from dovetail.kernel.protocol import Counters
-from dovetail.semistream import leaves as leaves_module
-from dovetail.semistream.leaves import Leaves, sizes_of
-from dovetail.semistream.table import StagedTable
-from dovetail.semistream.table_writer import TableWriter
+from dovetail.semistream.inl import leaves as leaves_module
+from dovetail.semistream.inl.leaves import Leaves, sizes_of
+from dovetail.semistream.table.reading import StagedTable
+from dovetail.semistream.table.writing import TableWriter
 
 ROWS = 400
 _VALUES = np.arange(ROWS)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dovetail.errors import ArgumentError
-from dovetail.semistream.meshjoin import AMeshJoin, MeshJoin
-from dovetail.semistream.table import CODE_BYTES
+from dovetail.semistream.scan.meshjoin import AMeshJoin, MeshJoin
+from dovetail.semistream.table.reading import CODE_BYTES
 from support.semistream import Bench, Result
 
 MakeBench = Callable[..., Bench]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dovetail.kernel.memory import Budget, Reservation
-from dovetail.semistream.notes import NOTE_BYTES, Missed, Notes
+from dovetail.semistream.cache.notes import NOTE_BYTES, Missed, Notes
 
 
 def missed(keys: list[int], hits: int = 1) -> Missed:

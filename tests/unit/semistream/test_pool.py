@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from dovetail.kernel.memory import Budget
-from dovetail.semistream import pool as pool_module
-from dovetail.semistream.leaves import Lot
-from dovetail.semistream.pool import OBJECT_BYTES, Pool
+from dovetail.semistream.inl import pool as pool_module
+from dovetail.semistream.inl.leaves import Lot
+from dovetail.semistream.inl.pool import OBJECT_BYTES, Pool
 
 LEAF_ROWS = 512
 LEAF_BYTES = 16 * LEAF_ROWS  # a code and a number

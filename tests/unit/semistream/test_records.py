@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.semistream import recordfile
-from dovetail.semistream.records import RecordFormat, is_flat
-from dovetail.semistream.table import StagedTable
-from dovetail.semistream.table_writer import TableWriter
+from dovetail.semistream.table import recordfile
+from dovetail.semistream.table.reading import StagedTable
+from dovetail.semistream.table.records import RecordFormat, is_flat
+from dovetail.semistream.table.writing import TableWriter
 
 KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.bool_(), st.booleans()),

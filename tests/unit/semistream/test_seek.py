@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail.semistream.seek import Seek, gap_pages
+from dovetail.semistream.seek.operator import Seek, gap_pages
 from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]
@@ -297,7 +297,7 @@ def test_restore_when_rows_wait_and_values_are_cached_then_both_are_there_again(
 def test_restore_when_some_of_the_waiting_rows_are_settled_then_the_rest_come_once(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.semistream.seek._SETTLED_ROWS", 1)
+    monkeypatch.setattr("dovetail.semistream.seek.operator._SETTLED_ROWS", 1)
     bench = make_bench("seek-uncached", SPARSE, page_rows=PAGE_ROWS)
     bench.feed(list(range(1, 10_000, 499)))
     while bench.operator.pending():

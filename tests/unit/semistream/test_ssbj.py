@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
+from dovetail.semistream.cache.parts import KEY_BYTES
+from dovetail.semistream.scan.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
 from support.semistream import Bench, Result
 
 MakeBench = Callable[..., Bench]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dovetail.semistream.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
+from dovetail.semistream.scan.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
 from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]

@@ -8,8 +8,8 @@ import pytest
 
 from dovetail.kernel.memory import Budget, Reservation
 from dovetail.kernel.runs import Run
-from dovetail.semistream.seek import Seek
-from dovetail.semistream.sweep import Sweep
+from dovetail.semistream.seek.operator import Seek
+from dovetail.semistream.seek.sweep import Sweep
 from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dovetail.kernel.keys import Codes
-from dovetail.semistream.gathering import positions_of, stretches, take_rows
-from dovetail.semistream.table import StagedTable
-from dovetail.semistream.table_writer import TableWriter
+from dovetail.semistream.table.gathering import positions_of, stretches, take_rows
+from dovetail.semistream.table.reading import StagedTable
+from dovetail.semistream.table.writing import TableWriter
 from support.generators import Shape, make_relation
 
 SCHEMA = pa.schema([("k", pa.int64()), ("id", pa.int64())])

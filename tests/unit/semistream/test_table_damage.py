@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import StateCorruptError, StateMismatchError, StateMissingError
-from dovetail.semistream.table import StagedTable
-from dovetail.semistream.table_writer import TableWriter
+from dovetail.semistream.table.reading import StagedTable
+from dovetail.semistream.table.writing import TableWriter
 
 FILES = ("codes.bin", "records.bin", "starts.bin", "rows.arrows", "fences.bin", "table.json")
 SCHEMA = pa.schema(

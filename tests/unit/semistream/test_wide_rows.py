@@ -14,7 +14,7 @@ from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.memory import parse_bytes
 from dovetail.semistream import ALGORITHMS, SemiStreamSpec
 from dovetail.semistream.base import MIN_BUDGET_BYTES
-from dovetail.semistream.seek import Seek
+from dovetail.semistream.seek.operator import Seek
 from support.semistream import Driver, stage
 
 EVERY = sorted(ALGORITHMS)

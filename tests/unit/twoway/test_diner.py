@@ -22,8 +22,8 @@ from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Stat
 from dovetail.kernel.shell import quietly
 from dovetail.twoway import ALGORITHMS, Diner, PaperDiner, TwoWaySpec
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-from dovetail.twoway.diner_joins import DinerOptions
-from dovetail.twoway.diner_regions import LOWER, MIDDLE, UPPER
+from dovetail.twoway.diner.joins import DinerOptions
+from dovetail.twoway.diner.regions import LOWER, MIDDLE, UPPER
 
 SCHEMAS = [pa.schema([("k0", pa.int64()), (name, pa.int64())]) for name in ("left_id", "right_id")]
 SPEC = TwoWaySpec(*SCHEMAS, ("k0",), ("k0",))

@@ -6,8 +6,8 @@ import pytest
 
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.runs import Run, sort_run
-from dovetail.twoway.diner_index import MarkedRuns
-from dovetail.twoway.diner_regions import LEAST, LOWER, MIDDLE, MOST, UPPER, Regions
+from dovetail.twoway.diner.index import MarkedRuns
+from dovetail.twoway.diner.regions import LEAST, LOWER, MIDDLE, MOST, UPPER, Regions
 
 PIECE_BYTES = 400  # about ten rows, so that merged runs come in several pieces
 

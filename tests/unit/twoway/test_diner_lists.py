@@ -10,9 +10,9 @@ import pytest
 from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, BlockStore
 from dovetail.kernel.catalogue import Entries, Pages
 from dovetail.kernel.keys import KeyCodec
-from dovetail.twoway.diner_blocks import ZoneMaps, condensed
-from dovetail.twoway.diner_costs import held_bytes, total_bytes
-from dovetail.twoway.diner_lists import Blocks, Upcoming
+from dovetail.twoway.diner.costs import held_bytes, total_bytes
+from dovetail.twoway.diner.lists import Blocks, Upcoming
+from dovetail.twoway.diner.meeting import ZoneMaps, condensed
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from dovetail.kernel.catalogue import Entries, Pages
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.twoway import Diner
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-from dovetail.twoway.diner_joins import DinerOptions
+from dovetail.twoway.diner.joins import DinerOptions
 from support.arrivals import Finish, Poll, Push, Restore, Step
 from support.conformance import assert_exactly_once, run_script
 from support.generators import Shape, join_spec, make_relations

@@ -9,7 +9,7 @@ from dovetail.kernel.blocks import LOGGED
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.kernel.shell import quietly
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-from dovetail.twoway.dphj import BUFFER_SHARE
+from dovetail.twoway.rivals.dphj import BUFFER_SHARE
 from support.arrivals import Finish, Poll, Push, Restore, Step
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-from dovetail.twoway.hmj import adaptive_victim
+from dovetail.twoway.rivals.hmj import adaptive_victim
 from support.arrivals import Finish, Poll, Push, Restore, Step
 
 # -- Adaptive Flushing ----------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dovetail.twoway.merging import merge_width
-from dovetail.twoway.segments import block_size
+from dovetail.twoway.rivals.merging import merge_width
+from dovetail.twoway.rivals.segments import block_size
 
 
 @pytest.mark.parametrize("fan_in", [2, 3, 5, 10])

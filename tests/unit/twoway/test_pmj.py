@@ -7,8 +7,8 @@ import pytest
 
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-from dovetail.twoway.merging import Merge, Merger
-from dovetail.twoway.windows import Task
+from dovetail.twoway.rivals.merging import Merge, Merger
+from dovetail.twoway.rivals.windows import Task
 from support.arrivals import Finish, Poll, Push, Restore, Step
 
 

@@ -10,7 +10,7 @@ import pytest
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Status
 from dovetail.kernel.shell import quietly
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-from dovetail.twoway.rpj import AGEING, DISK, FLUSH_SHARE, least_productive
+from dovetail.twoway.rivals.rpj import AGEING, DISK, FLUSH_SHARE, least_productive
 from support.arrivals import Finish, Poll, Push, Restore, Step
 
 

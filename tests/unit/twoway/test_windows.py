@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.kernel.blocks import BLOCK, LOGGED, BlockStore
 from dovetail.kernel.catalogue import Catalogue, Entries, Pages
-from dovetail.twoway.windows import Lane, Table, grouped, next_high
+from dovetail.twoway.rivals.windows import Lane, Table, grouped, next_high
 
 Ranges = Iterable[tuple[int, int]]
 

@@ -21,7 +21,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dovetail.twoway import ALGORITHMS, Diner, HashMergeJoin, RateBasedJoin, TwoWayJoin
-from dovetail.twoway.rpj import DISK
+from dovetail.twoway.rivals.rpj import DISK
 
 OUTER_BLOCKS = 19  #: the paper's MaxOuterMem, of the 200 blocks that its memory holds
 OTHER_OUTER_BLOCKS = (9, 29, 39, 49, 59)

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.matching import Emitter, PairFilter
 from dovetail.kernel.memory import Budget
+from dovetail.kernel.probing import Span
 from dovetail.kernel.protocol import SIDES, Context, Counters, Status
-from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, Span
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
 from dovetail.twoway import ALGORITHMS, Diner, TwoWayJoin, TwoWaySpec, XJoin
 from dovetail.twoway.base import MIN_BUDGET_BYTES, WORKING_SHARE
 from dovetail_bench.diner.rivals import JOINS, OUTER_BLOCKS, WHOLE_TASKS

@@ -36,11 +36,12 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows
+from dovetail.kernel.probing import Rows
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import StagedTable
 from dovetail.semistream.base import WORKING_SHARE
-from dovetail.semistream.leaves import rows_of_leaf
-from dovetail.semistream.table import CODE_BYTES
+from dovetail.semistream.inl.leaves import rows_of_leaf
+from dovetail.semistream.table.reading import CODE_BYTES
 from dovetail_bench.enrich.contenders import Sqlite
 from dovetail_bench.measure import Contender, Measured, Runs, expect_rows, interleaved
 from dovetail_bench.mesh.model import MESH, MODEL_ROWS, PAPER_ROWS, STREAM_SKEW

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.semistream.meshjoin import MeshJoin
-from dovetail.semistream.seek import Seek
-from dovetail.semistream.table import CODE_BYTES, page_bytes_for
+from dovetail.semistream.scan.meshjoin import MeshJoin
+from dovetail.semistream.seek.operator import Seek
+from dovetail.semistream.table.reading import CODE_BYTES, page_bytes_for
 from dovetail_bench.measure import Contender, Measured, Runs
 from dovetail_bench.mesh.figures import LOOPS, batch_rows
 from dovetail_bench.mesh.model import PAPER_ROWS, STREAM_SKEW

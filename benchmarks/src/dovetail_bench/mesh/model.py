@@ -18,7 +18,7 @@ from dovetail.costs.calibrate import calibrate, sizes_for
 from dovetail.costs.fitting import fit
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, Workload
 from dovetail.costs.storage import Storage
-from dovetail.semistream.table import CHUNK_PAGES
+from dovetail.semistream.table.reading import CHUNK_PAGES
 from dovetail_bench.measure import Contender, Measured, Runs, interleaved
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config

@@ -18,8 +18,8 @@ from typing import Any
 from dovetail.costs.meshjoin import MeshModel, Workload
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.semistream import StagedTable
-from dovetail.semistream.packets import BYTES_PER_ROW
-from dovetail.semistream.table import CODE_BYTES
+from dovetail.semistream.scan.packets import BYTES_PER_ROW
+from dovetail.semistream.table.reading import CODE_BYTES
 from dovetail_bench.measure import Measured, Runs, interleaved
 from dovetail_bench.mesh import model as mesh_model
 from dovetail_bench.mesh.model import MESH, MODEL_MEMORY, MODEL_ROWS, PAPER_ROWS, STREAM_SKEW

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.kernel.runs import Rows
+from dovetail.kernel.probing import Rows
 from dovetail.semistream import SemiStreamSpec, TableWriter
 from dovetail.semistream.spec import STREAM, TABLE
 

@@ -31,10 +31,15 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Context
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
-from dovetail.semistream import ALGORITHMS, KEYS_SCHEMA, SemiStreamJoin, StagedTable
-from dovetail.semistream.meshjoin import MeshJoin
+from dovetail.semistream import (
+    ALGORITHMS,
+    KEYS_SCHEMA,
+    SemiStreamJoin,
+    StagedTable,
+)
+from dovetail.semistream.scan.meshjoin import MeshJoin
+from dovetail.semistream.scan.ssbj import Ssbj
 from dovetail.semistream.spec import STREAM
-from dovetail.semistream.ssbj import Ssbj
 from dovetail_bench.measure import expect_rows
 from dovetail_bench.scratch import block_store
 from dovetail_bench.semistream.relation import STREAM_ROW_BYTES, Feed, Law, Listed, Relation

@@ -100,7 +100,7 @@ def _on_spark(groups: dict[str, Group], config: Config, reporter: Reporter) -> d
     return parts
 
 
-def join_job(name: str, algorithm: str, budget_bytes: int | None, rows: int) -> Job:
+def join_job(name: str, algorithm: Any, budget_bytes: int | None, rows: int) -> Job:
     """Our join by one algorithm, with batches that suit so many rows a side."""
 
     def plan(left: "DataFrame", right: "DataFrame", directory: Path) -> "DataFrame":
@@ -108,7 +108,7 @@ def join_job(name: str, algorithm: str, budget_bytes: int | None, rows: int) -> 
             left,
             right,
             on=KEY,
-            memory=budget_bytes,
+            memory=budget_bytes or "unbounded",
             state=directory / "state",
             algorithm=algorithm,
             partitions=PARTITIONS,

@@ -60,7 +60,7 @@ Numbers = NDArray[np.int64]
 class Options(TypedDict):
     """What both of our plans hand on to `join`."""
 
-    memory: int | None
+    memory: int | str
     state: Path
 
 
@@ -168,7 +168,9 @@ def _ours(
     budget_bytes: int | None = None,
 ) -> Job:
     def plan(left: "DataFrame", right: "DataFrame", directory: Path) -> "DataFrame":
-        return planned(left, right, {"memory": budget_bytes, "state": directory / "state"})
+        return planned(
+            left, right, {"memory": budget_bytes or "unbounded", "state": directory / "state"}
+        )
 
     return Job(name, plan, lambda files: files.pairs, batch_setting(rows))
 

@@ -14,7 +14,7 @@ import numpy as np
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Status
 from dovetail.twoway import Diner, PaperDiner, TwoWaySpec
-from dovetail.twoway.diner_joins import DinerOptions
+from dovetail.twoway.diner.joins import DinerOptions
 from dovetail_bench.data import KEY, Relations, make_relations
 from dovetail_bench.measure import Contender, Measured, Runs, expect_rows, interleaved, warm_up
 from dovetail_bench.progress import Reporter

@@ -121,7 +121,14 @@ def cascade(name: str, columns: tuple[str, ...], budget: int | None) -> Job:
         joined, *rest = streams.values()
         for number, (right, column) in enumerate(zip(rest, columns, strict=True)):
             state = directory / f"state-{number}"
-            joined = join(joined, right, column, memory=each, state=state, partitions=PARTITIONS)
+            joined = join(
+                joined,
+                right,
+                column,
+                memory=each or "unbounded",
+                state=state,
+                partitions=PARTITIONS,
+            )
         return joined
 
     return Job(name, plan, _BATCHES)
@@ -132,7 +139,9 @@ def at_once(name: str, on: list[tuple[str, str]], budget: int | None) -> Job:
 
     def plan(streams: dict[str, "DataFrame"], directory: Path) -> "DataFrame":
         state = directory / "state"
-        return join_all(streams, on, memory=budget, state=state, partitions=PARTITIONS)
+        return join_all(
+            streams, on, memory=budget or "unbounded", state=state, partitions=PARTITIONS
+        )
 
     return Job(name, plan, _BATCHES)
 

@@ -230,7 +230,7 @@ def dovetail_job(name: str, budget_bytes: int | None) -> Job:
             left,
             right,
             on=KEY,
-            memory=budget_bytes,
+            memory=budget_bytes or "unbounded",
             state=directory / "state",
             partitions=PARTITIONS,
         )
@@ -305,8 +305,8 @@ def _dovetail_facts(directory: Path) -> dict[str, float]:
         "steps_with_cached_operator": sum(cached) / max(len(cached), 1),
         "state_memory_bytes": sum(one.memory.get("total", 0) for one in done),
         "spilled_bytes": sum(one.spilled_bytes for one in done),
-        "step_seconds": sum(part.totals["seconds"] for part in parts),
-        "bytes_read_back": sum(part.totals["bytes_read"] for part in parts),
+        "step_seconds": sum(part.totals.seconds for part in parts),
+        "bytes_read_back": sum(part.totals.bytes_read for part in parts),
     }
     for phase, rows in done[-1].rows_out.items():
         found[f"results_{phase}"] = rows

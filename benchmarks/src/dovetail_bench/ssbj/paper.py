@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail.kernel.keys import Codes
-from dovetail.semistream.meshjoin import MeshJoin
-from dovetail.semistream.ssbj import Ssbj
+from dovetail.semistream.scan.meshjoin import MeshJoin
+from dovetail.semistream.scan.ssbj import Ssbj
 from dovetail_bench.measure import Measured, Runs, interleaved
 from dovetail_bench.progress import Reporter
 from dovetail_bench.result import Spread, significant

@@ -15,8 +15,8 @@ from dovetail.costs.meshjoin import Workload
 from dovetail.costs.ssbj import SsbjModel, Stream
 from dovetail.costs.storage import DISK_7200, OBJECT_STORE
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
-from dovetail.semistream.cache import KEY_BYTES
-from dovetail.semistream.ssbj import Ssbj
+from dovetail.semistream.cache.parts import KEY_BYTES
+from dovetail.semistream.scan.ssbj import Ssbj
 from dovetail_bench.measure import Contender, Measured, Runs
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dovetail.costs.storage import DISK_7200
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
-from dovetail.semistream.cache import KEY_BYTES as OUR_KEY_BYTES
+from dovetail.semistream.cache.parts import KEY_BYTES as OUR_KEY_BYTES
 from dovetail_bench.result import significant
 from dovetail_bench.semistream.relation import STREAM_ROW_BYTES, TABLE_ROW_BYTES
 from dovetail_bench.ssbj.setup import PAPER_ROWS, WAITING_BYTES

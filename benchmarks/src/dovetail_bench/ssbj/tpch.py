@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dovetail.errors import ArgumentError
-from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Rows
+from dovetail.kernel.probing import Rows
+from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail_bench.measure import Contender, Measured
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config

@@ -5,7 +5,7 @@ import numpy as np
 from dovetail.costs.meshjoin import MeshModel, Workload
 from dovetail.costs.storage import DISK_7200
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
-from dovetail.semistream.ssbj import Ssbj
+from dovetail.semistream.scan.ssbj import Ssbj
 from dovetail_bench.measure import Runs
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Config

@@ -1,0 +1,1 @@
+"""MINER: the operator, and its policy of flushing (`areas`, `gains`, `flushing`)."""

@@ -1,0 +1,1 @@
+"""The cache of join values (`values`), and what misses it (`notes`)."""

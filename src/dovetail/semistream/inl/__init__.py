@@ -1,0 +1,1 @@
+"""Index nested loops: the operator, the leaves that it reads, and the pool that keeps some."""

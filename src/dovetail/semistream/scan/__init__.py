@@ -1,0 +1,1 @@
+"""Joins that scan the whole table in a circle: MESHJOIN (`meshjoin`, `packets`), SSBJ (`ssbj`)."""

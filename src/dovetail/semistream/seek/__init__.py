@@ -1,0 +1,1 @@
+"""Seek: the operator, and the rows that wait for its sweeps (`sweep`)."""

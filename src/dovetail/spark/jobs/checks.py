@@ -1,0 +1,97 @@
+"""What can be wrong with inputs, session and state directory of any job, found before it runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
+
+from dovetail.errors import ArgumentError, KeyTypeError, StateMismatchError
+from dovetail.kernel.keytypes import name_of
+from dovetail.spark.foreach import states_in
+from dovetail.spark.machine import default_memory
+from dovetail.spark.state import IDENTITY, compare_identity, read_identity
+from dovetail.specs import UNBOUNDED, JobSpec, JoinAllSpec, JoinSpec
+
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+
+
+def without_deferring(spec: JoinSpec | JoinAllSpec) -> str | None:
+    """How a join that may put results off would put none off; None if it does not."""
+    if spec.memory_bytes is None or spec.algorithm == "shj":
+        return None
+    return f"set memory={UNBOUNDED!r}, so that nothing is put off"
+
+
+def memory_words(session: SparkSession, asked: str | int | None) -> str:
+    """How a budget came about, if nobody named it."""
+    return default_memory(session.sparkContext).words if asked is None else ""
+
+
+def default_state(session: SparkSession, name: str) -> str:
+    """A state directory below the session's checkpoints."""
+    checkpoints = session.conf.get(_CHECKPOINTS, None)
+    if not checkpoints:
+        raise ArgumentError(
+            "state= is needed: a directory for the join's state, beside the query's checkpoint and "
+            f"reachable from every executor. (Or set {_CHECKPOINTS}, and it goes below that.)"
+        )
+    separator = "" if checkpoints.endswith("/") else "/"
+    return f"{checkpoints}{separator}dovetail/{name}"
+
+
+def check_state(inputs: Sequence[DataFrame], spec: JobSpec) -> None:
+    """Refuse the state directory of another join, as far as that shows before the query runs."""
+    if spec.state is None or not inputs[0].isStreaming:
+        return
+    for frame in inputs:
+        if any(state.root.resolve() == spec.state.resolve() for state in states_in(frame)):
+            raise StateMismatchError(
+                f"an input comes from a join that keeps its state in {spec.state}, too. Give each "
+                "join a state= of its own."
+            )
+    if (spec.state / IDENTITY).exists():
+        compare_identity(spec.state, read_identity(spec.state), spec.identity())
+
+
+def check_is_frame(what: str, frame: Any) -> None:
+    """Refuse anything but a DataFrame, a path above all."""
+    if not isinstance(frame, DataFrame):
+        read = "spark.readStream.schema(...).parquet(...), or spark.read.parquet(...) for a batch"
+        raise ArgumentError(
+            f"{what} is a {type(frame).__name__}, {frame!r:.60}, but has to be a Spark DataFrame. "
+            f"Read it first, for example with {read}"
+        )
+
+
+def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:
+    for name in keys:
+        type_ = schema[name].dataType
+        if isinstance(type_, StringType) and type_.collation != "UTF8_BINARY":
+            raise KeyTypeError(
+                f"the {side} join column {name!r} has the collation {type_.collation}; join "
+                "compares strings byte by byte. Cast it to plain STRING (lower-cased, if need be)."
+            )
+
+
+def check_widening(
+    session: SparkSession,
+    left: pa.Schema,
+    right: pa.Schema,
+    left_keys: Sequence[str],
+    right_keys: Sequence[str],
+) -> None:
+    """Refuse keys that this session compares otherwise than as their common type."""
+    if session.conf.get("spark.sql.ansi.enabled") == "true":
+        return
+    for a, b in zip(left_keys, right_keys, strict=True):
+        one, two = left.field(a).type, right.field(b).type
+        if pa.types.is_float32(one) != pa.types.is_float32(two) and (
+            pa.types.is_integer(one) or pa.types.is_integer(two)
+        ):
+            raise KeyTypeError(
+                f"with spark.sql.ansi.enabled=false Spark compares {a!r}, {name_of(one)}, with "
+                f"{b!r}, {name_of(two)}, as floats, which have seven digits; cast both to "
+                "'double', or set it to true"
+            )

@@ -1,0 +1,119 @@
+"""The plan of a join in words: what Spark knows of the inputs, handed to `costs`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from dovetail.costs.cleanup import CleanupMachine, cleanup_factors
+from dovetail.costs.expected import Expected
+from dovetail.costs.explain import PlannedJoin, explain_join
+from dovetail.costs.explanation import Explanation
+from dovetail.costs.replay import Setting, foresee
+from dovetail.costs.widths import columns_of, row_width
+from dovetail.errors import ArgumentError
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
+from dovetail.spark.jobs.checks import memory_words
+from dovetail.spark.jobs.sampling import sample_keys
+from dovetail.spark.jobs.sizes import files_in_a_batch, storage_near
+from dovetail.spark.layout import arrow_schema, batch_rows
+from dovetail.specs import JoinOptions, JoinSpec
+from dovetail.twoway import TwoWaySpec
+
+Pair = tuple[DataFrame, DataFrame]
+
+WIDTH_ROWS = 1000  #: of each input, to learn how wide they are
+
+
+def explained_join(
+    inputs: Pair,
+    spec: JoinSpec,
+    options: JoinOptions,
+    note: str,
+    history: Pair | None,
+    samples: tuple[pa.Table, pa.Table] | None,
+    sample_rows: int,
+) -> Explanation:
+    """Say what a join will do; `note` is what there is to say of its state directory."""
+    left, right = inputs
+    if sample_rows < 0:
+        raise ArgumentError(f"sample_rows={sample_rows!r} is not a number of 0 or more")
+    frames = history or (None if left.isStreaming else inputs)
+    if frames is not None and sample_rows and samples is None:
+        one, two = (frame.limit(WIDTH_ROWS).toArrow() for frame in frames)
+        samples = one, two
+    plan = PlannedJoin(
+        spec=spec.twoway,
+        algorithm=spec.algorithm,
+        asked_algorithm=options.algorithm,
+        memory_bytes=spec.memory_bytes,
+        memory_words=memory_words(left.sparkSession, options.memory),
+        partitions=spec.partitions,
+        asked_partitions=options.partitions,
+        batch_rows=batch_rows(left.sparkSession),
+        streaming=left.isStreaming,
+        state=spec.state,
+        state_note=note,
+        samples=samples,
+    )
+    files = (files_in_a_batch(left), files_in_a_batch(right))
+    expected, why_not = expect(frames, plan, sample_rows, spec.state, files)
+    return explain_join(replace(plan, expected=expected, why_not_expected=why_not))
+
+
+def expect(
+    frames: Pair | None,
+    plan: PlannedJoin,
+    sample_rows: int,
+    state: Path | None,
+    files: tuple[int | None, int | None] = (None, None),
+) -> tuple[Expected | None, str]:
+    """What a sample of the keys lets expect; if there is none, why.
+
+    state: where the join will spill to; files: as `sample_keys` has it.
+    """
+    if not sample_rows:
+        return None, "no sample of the inputs was asked for (sample_rows=)"
+    if frames is None:
+        return None, (
+            "the rows of a stream cannot be read before it runs. Hand over batch DataFrames with "
+            "rows like those to come, the same files say, as history=(left, right)"
+        )
+    check_history(frames, plan.spec)
+    sample = sample_keys(frames, plan.spec, sample_rows, by_time=plan.streaming, files=files)
+    tables = plan.samples or (None, None)
+    widths = [row_width(*pair).nbytes for pair in zip(plan.spec.schemas, tables, strict=True)]
+    setting = Setting(
+        plan.algorithm, plan.spec.within, plan.memory_bytes, plan.partitions, plan.batch_rows,
+        (widths[LEFT], widths[RIGHT]),
+    )  # fmt: skip
+    outlook = foresee(setting, sample)
+    if outlook is None:
+        sampled = " and ".join(f"{len(side):,}" for side in sample.sides)
+        return None, (
+            f"the sample of {sampled} rows says too little: a side has none, or memory would hold "
+            "next to none of them. Take a larger one (sample_rows=)"
+        )
+    if not outlook.spilled_rows:
+        return Expected(outlook), ""
+    cores = int(frames[LEFT].sparkSession.sparkContext.defaultParallelism)
+    factors = cleanup_factors(plan.algorithm, max(widths))
+    machine = CleanupMachine(factors, storage_near(state), max(1, min(cores, plan.partitions)))
+    return Expected(outlook, machine), ""
+
+
+def check_history(frames: Pair, spec: TwoWaySpec) -> None:
+    keys = (spec.left_keys, spec.right_keys)
+    for side, frame in enumerate(frames):
+        name = SIDE_NAMES[side]
+        if frame.isStreaming:
+            raise ArgumentError(f"history=: the {name} DataFrame streams; read it with read")
+        schema = arrow_schema(name, frame)
+        for key in keys[side]:
+            wanted = spec.schemas[side].field(key).type
+            if key not in schema.names or schema.field(key).type != wanted:
+                raise ArgumentError(
+                    f"history=: the {name} DataFrame has no column {key!r} of type {wanted}, as "
+                    f"the {name} input has; its columns are {columns_of(schema)}"
+                )

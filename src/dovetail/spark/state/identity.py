@@ -1,0 +1,87 @@
+"""Whose state a directory is: `identity.json`, written by the first step of all."""
+
+import contextlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import StateCorruptError, StateMismatchError, StateMissingError
+from dovetail.kernel.blocks import storage_problem
+from dovetail.spark import faults
+from dovetail.spark.state.durable import write_durably
+from dovetail.spark.state.manifest import FORMAT, RESTORE_BOTH
+
+IDENTITY = "identity.json"
+
+
+def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
+    """Make sure that the state directory is this query's; the first step of all claims it."""
+    path = root / IDENTITY
+    if not path.exists():
+        prepared, used = any(root.glob("p*/latest")), any(root.glob("p*/v*"))
+        if (used or not prepared) and not path.exists():  # another task may just have claimed it
+            raise StateMissingError(
+                f"the state directory {root} is missing or lacks its {IDENTITY}, but the query's "
+                f"checkpoint is at batch {batch}. Put the state back where it was, or start over "
+                "with a new state directory and a new checkpoint."
+            )
+        try:
+            temporary = root / f"{uuid.uuid4().hex}.tmp"
+            claim = {"format": FORMAT, "query": query, **identity}
+            write_durably(temporary, json.dumps(claim, indent=1).encode())
+            faults.fault_point("mid-claim")
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+            temporary.unlink()
+        except OSError as error:
+            raise storage_problem(error, root, "write to") from error
+    known = read_identity(root)
+    if known["query"] == query and any(known.get(name) != identity[name] for name in identity):
+        # settings that were changed are refused when a query is planned
+        raise StateMismatchError(
+            f"two joins of this query share the state directory {root}. Give each a state= of its "
+            "own, and start over with a new checkpoint."
+        )
+    compare_identity(root, known, identity)
+    if known["query"] != query:
+        raise StateMismatchError(
+            f"the state directory {root} belongs to another query ({known['query']}, this one is "
+            f"{query}). Give this query a state= of its own; or, if its checkpoint was deleted to "
+            "start over, delete the state directory too."
+        )
+
+
+def read_identity(root: Path) -> dict[str, Any]:
+    path = root / IDENTITY
+    try:
+        known = json.loads(path.read_text())
+        if not isinstance(known, dict):
+            raise ValueError("not an object")
+        return known
+    except FileNotFoundError:
+        raise StateMissingError(
+            f"{root} is not a Dovetail state directory: it has no {IDENTITY}. Check the path."
+        ) from None
+    except ValueError:
+        raise StateCorruptError(
+            f"{path} is damaged: it does not say whose state this is. {RESTORE_BOTH}"
+        ) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+
+
+def compare_identity(root: Path, known: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Refuse a state directory whose join was set up differently."""
+    if known.get("format") != FORMAT:
+        raise StateMismatchError(
+            f"{root} was written in format {known.get('format')}, this version reads {FORMAT}"
+        )
+    for name, value in identity.items():
+        if known.get(name) != value:
+            raise StateMismatchError(
+                f"the state directory {root} was made with {name}={known.get(name)!r}, but now "
+                f"{name}={value!r} is asked for. Go back to the old setting, or start over with a "
+                "new state directory and a new checkpoint."
+            )

@@ -1,0 +1,181 @@
+"""A manifest: what a version of a partition consists of, in one file with a checksum.
+
+    dovetail <format> <bytes of the header> <bytes of the blocks> <checksum>
+    header: a `Manifest` in JSON
+    blocks: the newest entries of the list of blocks, as they are in memory
+
+`write` and `read` are the only functions that know this. What was added to the format later may be
+missing in what is read; it then has its default.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dovetail.costs.retune import Tuned
+from dovetail.errors import StateCorruptError
+from dovetail.kernel.blocks import BLOCK, storage_problem
+from dovetail.kernel.protocol import Snapshot
+from dovetail.semistream.overload import Load, Waits
+from dovetail.spark.endings import Silence
+from dovetail.spark.state.durable import write_durably
+from dovetail.spark.state.totals import Totals
+
+FORMAT = 3
+RESTORE_BOTH = (
+    "Restore the state directory and the query's checkpoint together, as they were at one moment, "
+    "or start over with new ones."
+)
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A complete outbox, as a manifest names it."""
+
+    name: str
+    batches: tuple[tuple[int, int, int], ...] = ()  #: offset, length and checksum of each
+    rows: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(length for _, length, _ in self.batches)
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        batches = tuple((offset, length, crc) for offset, length, crc in facts["batches"])
+        return cls(**{**facts, "batches": batches})
+
+
+@dataclass(frozen=True)
+class SealedShed(Sealed):
+    """That of rows which were left out, and the directory that they go to."""
+
+    to: str = ""
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What the clock has to know of a version."""
+
+    parent: int  #: the version it was made from; -1 for the first
+    pending: int  #: rows of deferred work
+    outbox: Sealed
+
+
+@dataclass(frozen=True)
+class Manifest(Brief):
+    """One version of a partition."""
+
+    version: int  #: the batch that made it
+    partition: int
+    query: str | None
+    attempt: str  #: that committed it, and that its files are named after
+    snapshot: Snapshot
+    files: tuple[str, ...]  #: that the snapshot needs
+    phase: str
+    silence: Silence
+    totals: Totals
+    budget_bytes: int | None  #: over all partitions
+    made_by: tuple[str | None, str] = (None, "")  #: the run of the query, and the plan
+    tuned: Tuned | None = None  #: settings that follow the arrivals
+    load: Load | None = None  #: of a stream that may be too fast
+    waits: Waits | None = None  #: of rows that may wait
+    shed: SealedShed | None = None
+
+
+def write(path: Path, manifest: Manifest) -> None:
+    """Write a manifest to a new file, durably."""
+    known = manifest
+    header = {
+        "parent": known.parent,
+        "files": known.files,
+        "outbox": asdict(known.outbox),
+        "pending": known.pending,
+        "phase": known.phase,
+        **known.silence.facts(),
+        "totals": known.totals.facts(),
+        "tuned": None if known.tuned is None else known.tuned.facts(),
+        "budget_bytes": known.budget_bytes,
+        "made_by": known.made_by,
+        "load": None if known.load is None else known.load.facts(),
+        "waits": None if known.waits is None else known.waits.facts(),
+        "shed": None if known.shed is None else asdict(known.shed),
+        "attempt": known.attempt,
+        "format": FORMAT,
+        "version": known.version,
+        "partition": known.partition,
+        "query": known.query,
+        "operator": known.snapshot.meta,
+    }
+    head, body = json.dumps(header).encode(), known.snapshot.blocks.tobytes()
+    prefix = f"dovetail {FORMAT} {len(head)} {len(body)} {zlib.crc32(head + body)}\n".encode()
+    write_durably(path, prefix + head + body)
+
+
+def read(path: Path) -> Manifest:
+    """The manifest in a file; `FileNotFoundError` if there is none."""
+    try:
+        data = path.read_bytes()
+        prefix, _, rest = data.partition(b"\n")
+        magic, _, head_size, body_size, checksum = prefix.split(b" ")
+        head, body = rest[: int(head_size)], rest[int(head_size) :]
+        whole = len(body) == int(body_size) and zlib.crc32(rest) == int(checksum)
+        if magic != b"dovetail" or not whole:
+            raise ValueError("checksum")
+        return _manifest(json.loads(head), body)
+    except FileNotFoundError:
+        raise
+    except (ValueError, LookupError, TypeError):
+        raise damaged_manifest(path) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+
+
+def read_brief(path: Path) -> Brief:
+    """The same from the first bytes of the file alone; the rest of it is not checked."""
+    try:
+        with path.open("rb") as handle:
+            size = int(handle.readline().split(b" ")[2])
+            return Brief(**_brief(json.loads(handle.read(size))))
+    except (ValueError, LookupError, TypeError):
+        raise damaged_manifest(path) from None
+
+
+def _brief(head: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "parent": int(head["parent"]),
+        "pending": int(head["pending"]),
+        "outbox": Sealed.of(head["outbox"]),
+    }
+
+
+def _manifest(head: Mapping[str, Any], body: bytes) -> Manifest:
+    run, plan = head.get("made_by", (None, ""))
+    load, waits, shed = head.get("load"), head.get("waits"), head.get("shed")
+    return Manifest(
+        **_brief(head),
+        version=head["version"],
+        partition=head["partition"],
+        query=head["query"],
+        attempt=head["attempt"],
+        snapshot=Snapshot(head["operator"], np.frombuffer(body, dtype=BLOCK)),
+        files=tuple(head["files"]),
+        phase=head["phase"],
+        silence=Silence.of(head),
+        totals=Totals.of(head["totals"]),
+        budget_bytes=head["budget_bytes"],
+        made_by=(run, plan),
+        tuned=Tuned.of(head.get("tuned")),
+        load=None if load is None else Load.of(load),
+        waits=None if waits is None else Waits.of(waits),
+        shed=None if shed is None else SealedShed.of(shed),
+    )
+
+
+def damaged_manifest(path: Path) -> StateCorruptError:
+    return StateCorruptError(f"the manifest {path} is damaged. {RESTORE_BOTH}")

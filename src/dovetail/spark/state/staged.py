@@ -1,0 +1,28 @@
+"""Where a state directory keeps staged tables, and which of them is in use (see `jobs.staging`)."""
+
+from pathlib import Path
+
+from dovetail.errors import StateMissingError
+from dovetail.kernel.files import storage_problem
+
+TABLES = "table"  #: where a state directory keeps its staged tables
+CURRENT = "current"  #: and in there, the name of the version in use
+
+
+def staged_version(state: Path) -> str:
+    """The version of the staged table that new rows are joined with."""
+    path = state / TABLES / CURRENT
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        raise StateMissingError(
+            f"{path} is gone: the state directory has no staged table. Restore {state / TABLES} "
+            "from a backup, or start over with a new state directory and a new checkpoint."
+        ) from None
+    except OSError as error:
+        raise storage_problem(error, path, "read") from error
+
+
+def staged_partition(state: Path, version: str, partition: int) -> Path:
+    """Where one partition of a version is."""
+    return state / TABLES / version / f"p{partition:05d}"

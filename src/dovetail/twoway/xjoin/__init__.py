@@ -1,0 +1,1 @@
+"""XJoin: the operator (`operator`), and what is known of its partitions (`cells`)."""

@@ -1,0 +1,363 @@
+"""XJoin: a symmetric join that spills, in three phases.
+
+Source: Urhan and Franklin, "XJoin: A Reactively-Scheduled Pipelined Join Operator" (2000), as
+retold in section 2 of the DINER paper and section E of the survey.
+
+Vocabulary. Rows are hashed into partitions on their spread code, a contiguous range of codes each,
+so a partition is a slice of every run. A partition is cut the same way into `cells`: memory is
+given up by the partition, but what is on disk is kept, and joined, by the cell. ATS and DTS are
+ticks of the logical clock.
+
+Arriving phase. A row is joined with the other side's rows in memory and stored. When memory is
+exhausted, the partition with the most rows, of either side, is flushed to disk as sorted blocks;
+its DTS is the tick of the flush.
+
+Reactive phase, while the inputs are silent. The disk part of one cell probes the memory part of the
+same cell on the other side. It is left after any block. Each pass leaves a mark
+`(dts, tick)`: every block flushed at `dts` or before has met every row that was in memory at
+`tick` (the paper's DTSlast and ProbeTS). The next pass starts where the last one ended, or from
+the first block if rows have come into that memory part since.
+
+Cleanup phase, when both inputs have ended. Disk joins disk, cell by cell, as a block
+nested loop over the part of the block rectangle that is not done. An input that re-opens (a stream
+that was only silent) interrupts this after any block; what was done is never done again.
+
+Each pair once. The pair (a, b) has been emitted if
+1. both were in memory together: a.ATS < b.DTS and b.ATS < a.DTS; or
+2. a's block met b in memory: some mark of a's cell has dts >= a.DTS and
+   b.ATS <= tick < b.DTS (and the other way round); or
+3. both lie in the finished rectangle of blocks.
+Whole blocks share a DTS, so 1 and 2 come down to comparing ATS with a few numbers per block pair.
+
+What is known of the blocks and the marks of a cell is kept in lists that are paged out to disk as
+they grow (`kernel/catalogue.py`, `twoway/xjoin/cells.py`), so the disk part may become as large as
+the disk, and a snapshot no larger than the budget.
+
+Worked example. a arrives at tick 3 and is flushed at 5; b arrives at 7: they missed each other. At
+tick 8 a reactive pass reads a's block and meets b: emitted, mark (5, 8). At 9 b is flushed. In
+cleanup the pair comes up again: mark (5, 8) has 5 >= 5 and 7 <= 8 < 9, so it is left out.
+
+Degenerate cases. One single key value: one partition holds everything; it is flushed whole, and
+cleanup is a plain nested loop over its blocks. A budget near the minimum: blocks of a few rows.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
+from dovetail.kernel.catalogue import Catalogue, Entries, Pages, fan_out_for, split_tails
+from dovetail.kernel.keys import Codes, spread
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Snapshot
+from dovetail.kernel.runs import Run, merge_runs, own
+from dovetail.kernel.shell import Pieces, Results, quietly
+from dovetail.twoway.base import TwoWayJoin
+from dovetail.twoway.xjoin.cells import Cell, Cleaning, arrived_after, not_yet_joined
+
+_LEAST_BLOCK_BYTES = 64 << 10
+_MAX_GROUP = 1 << 14  # outer blocks in one group; their numbers are 16 bits wide
+
+
+@dataclass
+class OuterGroup:
+    """The blocks that a strip of the cleanup is at, as one run.
+
+    `origin` is for each row the number of the block it is from.
+    """
+
+    blocks: Entries
+    run: Run | None = None
+    origin: NDArray[np.int16] | None = None
+
+
+class XJoin(TwoWayJoin):
+    """Equality joins of any size within a budget."""
+
+    name: ClassVar[str] = "xjoin"
+    page_entries: ClassVar[int | None] = None  #: in a page of the catalogue; None: by the budget
+    #: a power of two, each a cell of its own; None: by the budget, for blocks that suit a disk
+    partition_count: ClassVar[int | None] = None
+
+    def _build(self, snapshot: Snapshot | None) -> None:
+        total = self.ctx.budget.total_bytes
+        if snapshot is None:
+            partitions, cells = self._count_partitions(total)
+            fan_out = self.page_entries or fan_out_for(total, len(SIDES) * cells)
+        else:
+            partitions, cells = snapshot.meta["partitions"], len(snapshot.meta["cells"])
+            fan_out = snapshot.meta["page_entries"]
+        self._cells_each = cells // partitions
+        self._bits = cells.bit_length() - 1
+        self._block_bytes = self.working_bytes // 6
+        self._pages = Pages(self.ctx.store, fan_out)
+        self.cells = [Cell(self._pages, part) for part in range(cells)]
+        self._cleaning: Cleaning | None = None
+        self._outer: OuterGroup | None = None
+        super()._build(snapshot)
+
+    @classmethod
+    def _count_partitions(cls, total_bytes: int | None) -> tuple[int, int]:
+        """How many partitions, and how many cells in all: powers of two.
+
+        Enough partitions that a flush gives up no more than it must, and enough cells that a cell's
+        disk part is read in few passes; but no blocks smaller than `_LEAST_BLOCK_BYTES`.
+        """
+        if cls.partition_count is not None:
+            return cls.partition_count, cls.partition_count
+        if total_bytes is None:
+            return 16, 16
+        partitions = 1 << max(2, min((total_bytes // (512 << 10)).bit_length(), 5))
+        flushed_bytes = total_bytes // (4 * partitions)  # about half the budget holds rows
+        cells_each = 1 << max(0, min((flushed_bytes // _LEAST_BLOCK_BYTES).bit_length() - 1, 3))
+        return partitions, partitions * cells_each
+
+    # -- arriving ---------------------------------------------------------------------------
+
+    def _put_down(self) -> None:
+        self._outer = None
+
+    def _codes(self, codes: Codes) -> Codes:
+        return spread(codes)
+
+    def _inserted(self, side: int, run: Run) -> None:
+        counts = np.bincount(self._part_of(run.codes), minlength=len(self.cells))
+        for part in np.flatnonzero(counts):
+            self.cells[part].rows[side] += int(counts[part])
+            self.cells[part].arrived[side] = int(run.ats[0])
+
+    def _make_room(self, wanted: int = 0) -> bool:
+        """Flush the partition with the most rows, of either side."""
+        rows = np.array([cell.rows for cell in self.cells])
+        by_partition = rows.reshape(-1, self._cells_each, len(SIDES)).sum(axis=1)
+        partition, side = np.unravel_index(int(by_partition.argmax()), by_partition.shape)
+        if not by_partition[partition, side]:
+            return False
+        self._flush(int(side), int(partition))
+        return True
+
+    def _flush(self, side: int, partition: int) -> None:
+        first = partition * self._cells_each
+        cells = range(first, first + self._cells_each)
+        low, high = self._lowest(cells[0]), self._lowest(cells[-1] + 1) - 1
+        memory = self.memory[side]
+        dts = self.ctx.clock.tick()
+        if memory.range_bytes(low, high) <= self.working_bytes // 4:
+            run = merge_runs([own(part) for part in memory.take_range(low, high)])
+            self._write(side, run, dts)
+        else:  # merging would need the memory that is being given up
+            for part in memory.take_range(low, high):
+                self._write(side, part, dts)
+        self._release_rows()
+        for number in cells:
+            self.cells[number].rows[side] = 0
+            self.cells[number].flushed[side] = dts
+        quietly(self._account())
+
+    def _catalogue_bytes(self) -> int:
+        return self._pages.nbytes
+
+    def _write(self, side: int, run: Run, dts: int) -> None:
+        """Put rows on disk in blocks of one cell each."""
+        parts = self._part_of(run.codes)
+        starts = np.flatnonzero(np.diff(parts, prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], len(run)], strict=True):
+            number = int(parts[start])
+            for begin, end in run.cuts(int(start), int(stop), self._block_bytes):
+                piece = run.slice(begin, end)
+                block = self.ctx.store.append(piece, side, LOGGED, number, dts)
+                self.cells[number].add_block(side, block)
+                self.ctx.counters.flushed_bytes += int(block["length"])
+        self.ctx.counters.flushed_rows += len(run)
+
+    def _lowest(self, part: int) -> int:
+        """The lowest code of a cell."""
+        return (part << (64 - self._bits)) - (1 << 63)
+
+    def _part_of(self, codes: Codes) -> NDArray[np.int64]:
+        return part_of(codes, self._bits)
+
+    # -- deferred work ----------------------------------------------------------------------
+
+    def _deferred(self) -> Pieces:
+        # the largest memory part first: the likeliest to produce results
+        order = sorted(
+            ((cell.rows[1 - side], part, side) for part, cell in enumerate(self.cells)
+             for side in SIDES if cell.next_reactive(side) is not None),
+            reverse=True,
+        )  # fmt: skip
+        for _, part, side in order:
+            while (index := self.cells[part].next_reactive(side)) is not None:
+                yield "reactive", self._react(part, side, index)
+        while all(self.ended) and self._next_cleaning():
+            yield "cleanup", self._clean()
+
+    def pending(self) -> int:
+        return sum(cell.pending() for cell in self.cells)
+
+    def _react(self, part: int, side: int, index: int) -> Results:
+        """What one flush wrote to a cell meets the other side's rows of it in memory."""
+        cell = self.cells[part]
+        # blocks of one flush share a DTS, so a mark needs all of them
+        flush = _flush_at(cell.blocks[side], index)
+        dts = int(flush[0]["dts"])
+        met = max(dts, cell.marks[side].latest(dts, before=NEVER))
+        for block in flush:
+            run = self.ctx.store.read(block)
+            for stored, span in self.memory[1 - side].probe(run.codes, run.codes):
+                yield from self._emitter.match(run, stored, span, side, arrived_after(stored, met))
+        yield from self._emitter.drain()
+        cell.mark(side, flush, index, self.ctx.clock.tick())
+
+    def _next_cleaning(self) -> bool:
+        """Make `_cleaning` name a group of outer blocks and an inner block, if any is left."""
+        while True:
+            if self._cleaning is None:
+                part = self._next_unclean()
+                if part is None:
+                    return False
+                known = self.cells[part]
+                self._cleaning = known.cleaning(part)
+                self._open_group(self._cleaning)
+            at = self._cleaning
+            inner_end = at.target[RIGHT] if at.outer == LEFT else (self.cells[at.part].joined[LEFT])
+            if at.start < at.target[at.outer] and at.inner < inner_end:
+                return True
+            self._outer = None
+            if at.start < at.target[at.outer] and inner_end:
+                at.start, at.inner = at.stop, 0
+                self._open_group(at)
+            elif at.outer == LEFT:
+                at.outer, at.inner = RIGHT, 0
+                at.start = self.cells[at.part].joined[RIGHT]
+                self._open_group(at)
+            else:
+                self.cells[at.part].cleaned(at)
+                self._cleaning = None
+
+    def _next_unclean(self) -> int | None:
+        """The cell to clean up next, if any is left."""
+        return next((p for p, known in enumerate(self.cells) if known.unclean()), None)
+
+    def _open_group(self, at: Cleaning) -> None:
+        """Let the group hold as many outer blocks as a third of the working memory takes."""
+        room = self.working_bytes // 3
+        at.stop = at.start
+        for entries in (
+            self.cells[at.part]
+            .blocks[at.outer]
+            .entries(at.start, min(at.target[at.outer], at.start + _MAX_GROUP))
+        ):
+            for length in entries["length"]:
+                room -= int(length) + 2 * BLOCK.itemsize  # the entry is held, too
+                if room < 0 and at.stop > at.start:
+                    return
+                at.stop += 1
+
+    def _clean(self) -> Results:
+        """The open group of outer blocks meets one inner block."""
+        at = self._cleaning
+        assert at is not None
+        cell = self.cells[at.part]
+        if self._outer is None:
+            blocks = cell.blocks[at.outer].entries(at.start, at.stop)
+            self._outer = OuterGroup(np.concatenate(list(blocks)))
+        outer, inner_side = self._outer, 1 - at.outer
+        inner_block = cell.blocks[inner_side].entry(at.inner)
+        at.inner += 1
+        limits = [cell.unjoined(inner_side, inner_block, block) for block in outer.blocks]
+        if not any(limits):
+            return
+        if outer.run is None or outer.origin is None:
+            outer.run, outer.origin = _merge_group([self.ctx.store.read(b) for b in outer.blocks])
+        inner = self.ctx.store.read(inner_block)
+        span = outer.run.probe(inner.codes, inner.codes)
+        if span is not None:
+            keep = not_yet_joined(
+                inner, inner_block, outer.run, outer.origin, outer.blocks["dts"], limits
+            )
+            yield from self._emitter.match(inner, outer.run, span, inner_side, keep)
+        yield from self._emitter.drain()
+
+    # -- state ------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        resident = self._persist_memory()
+        meta = {
+            "tick": self.ctx.clock.now,
+            "cleaning": None if self._cleaning is None else asdict(self._cleaning),
+            "partitions": len(self.cells) // self._cells_each,
+            "page_entries": self._pages.fan_out,
+            "cells": [cell.facts() for cell in self.cells],
+            "logs": self.ctx.store.log_facts(),
+            "widest": self.wide.widest,
+        }
+        tails = [tail for cell in self.cells for tail in cell.tails()]
+        blocks = np.concatenate([np.array(resident, dtype=BLOCK), *tails])
+        files = tuple(self.ctx.store.log_files)
+        return Snapshot(json.loads(json.dumps(meta)), blocks, files)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        meta = snapshot.meta
+        self.ctx.clock.now = meta["tick"]
+        self.ctx.store.restore_logs(meta["logs"])
+        for cell, facts in zip(self.cells, meta["cells"], strict=True):
+            cell.restore(facts)
+        if meta["cleaning"] is not None:
+            self._cleaning = Cleaning(**meta["cleaning"])
+        paged = snapshot.blocks[snapshot.blocks["kind"] >= LOGGED]
+        for tail in split_tails(paged, "part", "side"):
+            self.cells[int(tail[0]["part"])].restore_tail(tail)
+        self._catalogue.grow(self._pages.nbytes)
+        for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
+            self._restore_run(int(block["side"]), block)
+        quietly(self._settle_rows())
+
+    def _restore_run(self, side: int, block: np.void) -> None:
+        """Bring a run back, less the rows that were flushed after it was written."""
+        run = self.ctx.store.read(block)
+        flushed = np.array([cell.flushed[side] for cell in self.cells])
+        parts = self._part_of(run.codes)
+        alive = run.ats > flushed[parts]
+        if not alive.all():
+            run, parts = run.filter(alive), parts[alive]
+        if len(run):
+            self.memory[side].runs.append(run)
+            counts = np.bincount(parts, minlength=len(self.cells))
+            for part in np.flatnonzero(counts):
+                self.cells[part].rows[side] += int(counts[part])
+
+    def check(self) -> None:
+        super().check()
+        for side in SIDES:
+            counts = np.zeros(len(self.cells), dtype=np.int64)
+            for run in self.memory[side].runs:
+                counts += np.bincount(self._part_of(run.codes), minlength=len(counts))
+            assert counts.tolist() == [cell.rows[side] for cell in self.cells]
+        for cell in self.cells:
+            cell.check()
+
+
+def part_of(codes: Codes, bits: int) -> NDArray[np.int64]:
+    """The cell of each spread code, of as many cells as so many bits can tell apart."""
+    return (codes >> np.int64(64 - bits)) + (1 << bits) // 2
+
+
+def _flush_at(blocks: Catalogue, index: int) -> Entries:
+    """The blocks from `index` on that share its DTS."""
+    found: list[Entries] = []
+    for entries in blocks.entries(index, len(blocks)):
+        first = found[0] if found else entries
+        found.append(entries[entries["dts"] == first["dts"][0]])
+        if len(found[-1]) < len(entries):
+            break
+    return np.concatenate(found)
+
+
+def _merge_group(runs: list[Run]) -> tuple[Run, NDArray[np.int16]]:
+    """Several blocks as one run, and for each of its rows the number of the block it is from."""
+    codes = np.concatenate([run.codes for run in runs])
+    origin = np.repeat(np.arange(len(runs), dtype=np.int16), [len(run) for run in runs])
+    return merge_runs(runs), origin[np.argsort(codes, kind="stable")]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
 from dovetail.sites.live.local import LocalSites
-from dovetail_bench.semi_served import RATE, WINDOW, Case, choose, local_sites, serving
+from dovetail_bench.semi.served import RATE, WINDOW, Case, choose, local_sites, serving
 
 
 def command(*words: object) -> Result:

@@ -75,10 +75,10 @@ def test_name_when_shared_then_stands_for_all_inputs_that_have_it() -> None:
 def test_within_when_given_then_is_for_pairs_without_their_own() -> None:
     inputs = {name: pa.schema([("t", pa.timestamp("us")), (name, pa.int8())]) for name in "abc"}
     on = [("a.t", "b.t"), ("b.t", "c.t", dt.timedelta(seconds=2))]
-    edges = spec(inputs, on=on, within=1).multiway.edges
+    edges = spec(inputs, on=on, within="1 second").multiway.edges
     assert [edge.within for edge in edges] == [1_000_000, 2_000_000]
     on[1] = ("b.t", "c.t", None)
-    assert spec(inputs, on=on, within=1).multiway.edges[1].within is None
+    assert spec(inputs, on=on, within="1 second").multiway.edges[1].within is None
 
 
 def test_partitions_when_shares_do_not_fill_them_then_are_fewer() -> None:

@@ -148,7 +148,7 @@ def test_plan_when_hosts_run_it_then_emits_what_one_place_would(heartbeats: bool
     assert happened["results"] > full_or(1_000, 0)
     least = full_or(1_000, 0)
     assert happened["waiting"] > least, "hardly a row went from one level to the next"
-    assert happened["kills"] > CASES
+    assert happened["kills"] > full_or(CASES, 0)
 
 
 def test_check_when_a_level_takes_intervals_that_are_not_complete_then_fails(

@@ -19,10 +19,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dovetail
-from dovetail.cli import demo, jobs, watch
+from dovetail.cli import jobs, watch
 from dovetail.cli import run as run_command
-from dovetail.cli.demo import Comparison, compare
-from dovetail.cli.demo_data import make_streams
+from dovetail.cli.demo import join as demo_join
+from dovetail.cli.demo.check import Comparison, compare
+from dovetail.cli.demo.data import make_streams
 from dovetail.cli.failures import failure
 from dovetail.cli.jobfile import Job, read_job
 from dovetail.cli.views import make_console
@@ -369,12 +370,12 @@ def test_demo_when_the_result_is_wrong_then_says_what_differs(
     (tmp_path / "out").mkdir()
     wrong = pa.concat_tables([right.slice(1), right.slice(5, 2)])
     pq.write_table(wrong, tmp_path / "out" / "a.parquet")
-    assert not demo._check(make_console(), spark, tmp_path, streams)
+    assert not demo_join.check(make_console(), spark, tmp_path, streams)
     said = " ".join(capsys.readouterr().out.split())  # wherever its lines end
     assert f"Spark's batch join {right.num_rows:,}; 1 are missing and 2 are too many" in said
     assert said.count("Row(order_id=") == 3
     pq.write_table(right, tmp_path / "out" / "a.parquet")
     spark.catalog.refreshByPath(str(tmp_path / "out"))
-    assert demo._check(make_console(), spark, tmp_path, streams)
+    assert demo_join.check(make_console(), spark, tmp_path, streams)
     said = " ".join(capsys.readouterr().out.split())
     assert f"join: {right.num_rows:,} rows, identical" in said

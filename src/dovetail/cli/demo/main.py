@@ -1,7 +1,6 @@
-"""`dovetail demo`: the main jobs on local Spark, with data that it makes, checked in the end."""
+"""The command `dovetail demo`: its options, the place it works in, and its Spark session."""
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -12,14 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from dovetail.api import join, progress
-from dovetail.cli import demo_enrich
-from dovetail.cli.demo_check import Comparison, compare, report
-from dovetail.cli.demo_data import KEY, Settings, Streams, make_shop, make_streams
+from dovetail.cli.demo import enrich, join
+from dovetail.cli.demo.data import Settings, make_shop, make_streams
 from dovetail.cli.session import spark_session
-from dovetail.cli.stopping import Stopped
-from dovetail.cli.views import announce, make_console, summary
-from dovetail.cli.watch import Watched, watch
+from dovetail.cli.views import announce, make_console
 from dovetail.errors import ArgumentError
 from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_ENRICH_BYTES
@@ -27,8 +22,6 @@ from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["EXAMPLES", "NAME", "Comparison", "command", "compare"]
 
 NAME = "demo"
 EXAMPLES = """
@@ -125,8 +118,8 @@ def _show_join(console: Console, directory: Path, asked: Asked) -> bool:
     least = MIN_BUDGET_BYTES * asked.partitions
     settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
     with _session(console, directory, settings) as spark:
-        _run(console, spark, directory, streams, settings)
-        return _check(console, spark, directory, streams)
+        join.run(console, spark, directory, streams, settings)
+        return join.check(console, spark, directory, streams)
 
 
 def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
@@ -141,8 +134,8 @@ def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
     least = (LEAST_ENRICH_BYTES + _SMALL_INDEX_BYTES) * asked.partitions + shop.table_bytes // 100
     settings = _settings(console, what, shop.table_bytes, shop.order_bytes, least, asked)
     with _session(console, directory, settings) as spark:
-        demo_enrich.run(console, spark, directory, shop, settings)
-        return demo_enrich.check(console, spark, directory, shop)
+        enrich.run(console, spark, directory, shop, settings)
+        return enrich.check(console, spark, directory, shop)
 
 
 def _session(
@@ -175,53 +168,6 @@ def _settings(
     share = f"{100 * budget / max(1, size):.0f} % of that{raised}"
     console.print(f"{what}. Budget: {format_bytes(budget)}, {share}.")
     return Settings(asked.partitions, budget, batch)
-
-
-def _run(
-    console: Console, spark: "SparkSession", directory: Path, streams: Streams, settings: Settings
-) -> None:
-    """Join the streams into Parquet files, to the end."""
-    state = directory / "state"
-    with announce(console, "Planning the join"):
-        orders, payments = (
-            spark.readStream.schema(spark.read.parquet(str(path)).schema)
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(path))
-            for path in streams.directories.values()
-        )
-        joined = join(
-            orders,
-            payments,
-            on=KEY,
-            memory=settings.budget_bytes,
-            state=state,
-            partitions=settings.partitions,
-        )
-    started = time.monotonic()
-    query = (
-        joined.writeStream.format("parquet")
-        .option("path", str(directory / "out"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    nulls = streams.null_keys["orders"], streams.null_keys["payments"]
-    expected = streams.rows - nulls[0], streams.rows - nulls[1]
-    stopped = watch(console, Watched(query, state, expected))
-    if stopped is not None:
-        raise Stopped(stopped)
-    seconds = time.monotonic() - started
-    console.print(summary(progress(state), seconds, ("orders", "payments"), nulls))
-
-
-def _check(console: Console, spark: "SparkSession", directory: Path, streams: Streams) -> bool:
-    """Compare the result with Spark's batch join of the same files, row by row."""
-    with announce(console, "Checking against Spark's batch join"):
-        orders, payments = (spark.read.parquet(str(p)) for p in streams.directories.values())
-        expected = orders.join(payments, KEY)
-        found = spark.read.schema(expected.schema).parquet(str(directory / "out"))
-        result = compare(expected, found)
-    return report(console, result)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.demo_data import MOST_FILES, ORDER_FILES, make_shop, make_streams
+from dovetail.cli.demo.data import MOST_FILES, ORDER_FILES, make_shop, make_streams
 
 
 def test_streams_when_made_then_are_as_described(tmp_path: Path) -> None:

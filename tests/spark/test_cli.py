@@ -75,12 +75,38 @@ def examples(tmp_path: Path) -> Path:
 # --- from the outside ---------------------------------------------------------------------------
 
 
-def test_demo_when_run_then_spills_and_is_checked_against_sparks_join(tmp_path: Path) -> None:
-    output = dovetail_command("demo", "--rows", "5000", "--keep", tmp_path / "kept")
+def test_demo_when_streams_are_as_in_life_then_most_results_come_while_rows_arrive(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "kept"
+    output = dovetail_command("demo", "--rows", "10000", "--budget-share", "0.2", "--keep", kept)
+    said = [" ".join(line.split()) for line in output.splitlines()]
+    (rows,) = [line.split()[-1] for line in said if line.startswith("rows out ")]
+    assert f"checked against Spark's batch join: {rows} rows, identical" in said
+    seen = dovetail.progress(kept / "state")
+    assert f"{sum(seen.rows_out.values()):,}" == rows
+    assert seen.spilled_bytes > 0
+    assert seen.pending_rows == 0
+    share = 100 * seen.rows_out["arriving"] / sum(seen.rows_out.values())
+    assert share > 60
+    (outcome,) = [line for line in said if "of the results came while rows arrived" in line]
+    assert outcome.startswith(f"{share:.1f} % of the results")
+    (held,) = re.findall(r"Spark's own join held ([\d.]+) MB in the end\.", outcome)
+    assert seen.budget_bytes is not None
+    assert float(held) > seen.budget_bytes / (1 << 20)
+    assert "the memory that each reports for its rows" in " ".join(said)
+    assert not (kept / "checkpoint-spark").exists()
+
+
+def test_demo_when_streams_are_uniform_then_spills_and_is_checked_against_sparks_join(
+    tmp_path: Path,
+) -> None:
+    output = dovetail_command("demo", "--uniform", "--rows", "5000", "--keep", tmp_path / "kept")
     said = [" ".join(line.split()) for line in output.splitlines()]
     assert any(line.startswith("rows in, orders 5,000") for line in said)
     (rows,) = [line.split()[-1] for line in said if line.startswith("rows out ")]
     assert f"checked against Spark's batch join: {rows} rows, identical" in said
+    assert "own stream-stream join" not in output
     seen = dovetail.progress(tmp_path / "kept" / "state")
     assert f"{sum(seen.rows_out.values()):,}" == rows
     assert seen.spilled_bytes > 0
@@ -365,7 +391,7 @@ def test_demo_when_the_result_is_wrong_then_says_what_differs(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams = make_streams(tmp_path / "in", 200, seed=1)
-    orders, payments = (pq.read_table(path) for path in streams.directories.values())
+    orders, payments = (pq.read_table(stream.directory) for stream in streams.both)
     right = orders.join(payments, "order_id", join_type="inner")
     (tmp_path / "out").mkdir()
     wrong = pa.concat_tables([right.slice(1), right.slice(5, 2)])

@@ -1,7 +1,7 @@
 """The command `dovetail demo`: its options, the place it works in, and its Spark session."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from dovetail.cli.demo import enrich, join
-from dovetail.cli.demo.data import Settings, make_shop, make_streams
+from dovetail.cli.demo.data import Settings, Streams, make_shop, make_streams
+from dovetail.cli.demo.life import make_life
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
 from dovetail.errors import ArgumentError
@@ -27,7 +28,9 @@ NAME = "demo"
 EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail demo[/cyan]                         200,000 rows a side
+  [cyan]dovetail demo[/cyan]                         200,000 orders and their payments
+
+  [cyan]dovetail demo --uniform[/cyan]               the worst case for a small memory
 
   [cyan]dovetail demo enrich[/cyan]                  orders and their customers
 
@@ -60,7 +63,7 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            help="Rows on each side; for enrich, of the stream.",
+            help="Orders; with --uniform, rows on each side; for enrich, of the stream.",
             show_default="200000; 60000 for enrich",
         ),
     ] = None,
@@ -78,16 +81,26 @@ def command(
         typer.Option(help="Keep everything in this new or empty directory.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other data for another number.")] = 1,
+    uniform: Annotated[
+        bool,
+        typer.Option("--uniform", help="The worst case: rows that match come at any time."),
+    ] = False,
 ) -> None:
     """Join made-up data on local Spark inside a small budget, and check the result.
+
+    Two streams are as in life: payments follow their orders by minutes, and some orders are paid
+    by hundreds. Beside it runs Spark's own join, to show what that holds in memory.
 
     Exit codes: 0 the result is right, 1 it is not, 2 a mistake that the message explains, 130
     stopped by Ctrl-C, 143 stopped by SIGTERM.
     """
+    if uniform and what is What.ENRICH:
+        raise ArgumentError("--uniform: there is no worst case of enrich; leave one of them out")
     console = make_console()
     asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed)
     with _workplace(keep) as directory:
-        show = _show_enrich if what is What.ENRICH else _show_join
+        joins = _show_uniform if uniform else _show_join
+        show = _show_enrich if what is What.ENRICH else joins
         same = show(console, directory, asked)
         if keep is not None:
             kept = f"Kept in {directory}; try: dovetail top {directory / 'state'} --once"
@@ -109,16 +122,44 @@ class Asked:
 
 def _show_join(console: Console, directory: Path, asked: Asked) -> bool:
     """Whether the result of the join is right."""
+    return _join(console, directory, asked, _life(console, directory, asked), join.run_beside_spark)
+
+
+def _show_uniform(console: Console, directory: Path, asked: Asked) -> bool:
+    """The same for streams in which a row has no reason to come near those that it joins."""
+    return _join(console, directory, asked, _uniform(console, directory, asked), join.run)
+
+
+def _life(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
+    with announce(console, f"Making {asked.rows:,} orders and their payments"):
+        streams = make_life(directory / "in", asked.rows, asked.seed)
+    return streams, (
+        f"{streams.right.rows:,} orders, each followed by its payments, {streams.left.rows:,} in "
+        f"all; {format_bytes(streams.nbytes)} in memory together"
+    )
+
+
+def _uniform(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
     with announce(console, f"Making two streams of {asked.rows:,} rows"):
         streams = make_streams(directory / "in", asked.rows, asked.seed)
-    what = (
-        f"Two streams of {streams.rows:,} rows, {format_bytes(streams.nbytes)} in memory together"
+    return streams, (
+        f"Two streams of {asked.rows:,} rows, {format_bytes(streams.nbytes)} in memory together"
     )
-    row_bytes = streams.nbytes / (2 * streams.rows)
+
+
+def _join(
+    console: Console,
+    directory: Path,
+    asked: Asked,
+    made: tuple[Streams, str],
+    run: Callable[[Console, "SparkSession", Path, Streams, Settings], None],
+) -> bool:
+    streams, what = made
+    row_bytes = streams.nbytes / max(1, streams.rows)
     least = MIN_BUDGET_BYTES * asked.partitions
     settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
     with _session(console, directory, settings) as spark:
-        join.run(console, spark, directory, streams, settings)
+        run(console, spark, directory, streams, settings)
         return join.check(console, spark, directory, streams)
 
 
@@ -146,7 +187,7 @@ def _session(
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         # a short program: compiling it to the utmost would take a third of the work
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
     return spark_session(console, "dovetail-demo", "local[2]", conf)
 

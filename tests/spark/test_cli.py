@@ -19,10 +19,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dovetail
-from dovetail.cli import demo, jobs, watch
+from dovetail.cli import jobs, watch
 from dovetail.cli import run as run_command
-from dovetail.cli.demo import Comparison, compare
-from dovetail.cli.demo_data import make_streams
+from dovetail.cli.demo import join as demo_join
+from dovetail.cli.demo.check import Comparison, compare
+from dovetail.cli.demo.data import make_streams
 from dovetail.cli.failures import failure
 from dovetail.cli.jobfile import Job, read_job
 from dovetail.cli.views import make_console
@@ -74,12 +75,38 @@ def examples(tmp_path: Path) -> Path:
 # --- from the outside ---------------------------------------------------------------------------
 
 
-def test_demo_when_run_then_spills_and_is_checked_against_sparks_join(tmp_path: Path) -> None:
-    output = dovetail_command("demo", "--rows", "5000", "--keep", tmp_path / "kept")
+def test_demo_when_streams_are_as_in_life_then_most_results_come_while_rows_arrive(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "kept"
+    output = dovetail_command("demo", "--rows", "10000", "--budget-share", "0.2", "--keep", kept)
+    said = [" ".join(line.split()) for line in output.splitlines()]
+    (rows,) = [line.split()[-1] for line in said if line.startswith("rows out ")]
+    assert f"checked against Spark's batch join: {rows} rows, identical" in said
+    seen = dovetail.progress(kept / "state")
+    assert f"{sum(seen.rows_out.values()):,}" == rows
+    assert seen.spilled_bytes > 0
+    assert seen.pending_rows == 0
+    share = 100 * seen.rows_out["arriving"] / sum(seen.rows_out.values())
+    assert share > 60
+    (outcome,) = [line for line in said if "of the results came while rows arrived" in line]
+    assert outcome.startswith(f"{share:.1f} % of the results")
+    (held,) = re.findall(r"Spark's own join held ([\d.]+) MB in the end\.", outcome)
+    assert seen.budget_bytes is not None
+    assert float(held) > seen.budget_bytes / (1 << 20)
+    assert "the memory that each reports for its rows" in " ".join(said)
+    assert not (kept / "checkpoint-spark").exists()
+
+
+def test_demo_when_streams_are_uniform_then_spills_and_is_checked_against_sparks_join(
+    tmp_path: Path,
+) -> None:
+    output = dovetail_command("demo", "--uniform", "--rows", "5000", "--keep", tmp_path / "kept")
     said = [" ".join(line.split()) for line in output.splitlines()]
     assert any(line.startswith("rows in, orders 5,000") for line in said)
     (rows,) = [line.split()[-1] for line in said if line.startswith("rows out ")]
     assert f"checked against Spark's batch join: {rows} rows, identical" in said
+    assert "own stream-stream join" not in output
     seen = dovetail.progress(tmp_path / "kept" / "state")
     assert f"{sum(seen.rows_out.values()):,}" == rows
     assert seen.spilled_bytes > 0
@@ -364,17 +391,17 @@ def test_demo_when_the_result_is_wrong_then_says_what_differs(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams = make_streams(tmp_path / "in", 200, seed=1)
-    orders, payments = (pq.read_table(path) for path in streams.directories.values())
+    orders, payments = (pq.read_table(stream.directory) for stream in streams.both)
     right = orders.join(payments, "order_id", join_type="inner")
     (tmp_path / "out").mkdir()
     wrong = pa.concat_tables([right.slice(1), right.slice(5, 2)])
     pq.write_table(wrong, tmp_path / "out" / "a.parquet")
-    assert not demo._check(make_console(), spark, tmp_path, streams)
+    assert not demo_join.check(make_console(), spark, tmp_path, streams)
     said = " ".join(capsys.readouterr().out.split())  # wherever its lines end
     assert f"Spark's batch join {right.num_rows:,}; 1 are missing and 2 are too many" in said
     assert said.count("Row(order_id=") == 3
     pq.write_table(right, tmp_path / "out" / "a.parquet")
     spark.catalog.refreshByPath(str(tmp_path / "out"))
-    assert demo._check(make_console(), spark, tmp_path, streams)
+    assert demo_join.check(make_console(), spark, tmp_path, streams)
     said = " ".join(capsys.readouterr().out.split())
     assert f"join: {right.num_rows:,} rows, identical" in said

@@ -25,7 +25,7 @@ USER_ERROR = 2  #: the exit code of a mistake that the message explains
 _EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail demo[/cyan]                     join two made-up streams
+  [cyan]dovetail demo[/cyan]                     orders and payments, beside Spark's join
 
   [cyan]dovetail demo enrich[/cyan]              look a stream up in a table
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dovetail.api import enrich, progress
-from dovetail.cli.demo_check import compare, report
-from dovetail.cli.demo_data import CUSTOMER_KEY, Settings, Shop
+from dovetail.cli.demo.check import compare, report
+from dovetail.cli.demo.data import CUSTOMER_KEY, Settings, Shop
 from dovetail.cli.stopping import Stopped
 from dovetail.cli.views import announce, enrich_summary
 from dovetail.cli.watch import Watched, watch

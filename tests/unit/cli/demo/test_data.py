@@ -8,21 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from dovetail.cli.app import app
-from dovetail.cli.demo_data import MOST_FILES, ORDER_FILES, make_shop, make_streams
+from dovetail.cli.demo.data import MOST_FILES, ORDER_FILES, make_shop, make_streams
 
 
 def test_streams_when_made_then_are_as_described(tmp_path: Path) -> None:
     made = make_streams(tmp_path, 20_000, seed=1)
+    assert [stream.name for stream in made.both] == ["orders", "payments"]
+    assert made.rows == 40_000
     nbytes = 0
-    for name, path in made.directories.items():
-        files = sorted(path.iterdir())
-        assert len(files) == made.files == MOST_FILES
-        table = pq.read_table(path)
+    for stream in made.both:
+        files = sorted(stream.directory.iterdir())
+        assert len(files) == stream.files == MOST_FILES
+        table = pq.read_table(stream.directory)
         nbytes += table.nbytes
-        assert table.num_rows == made.rows == 20_000
+        assert table.num_rows == stream.rows == 20_000
         assert [field.type for field in table.schema] == [
             pa.int64(),
             pa.int64(),
@@ -30,7 +30,7 @@ def test_streams_when_made_then_are_as_described(tmp_path: Path) -> None:
             pa.string(),
         ]
         keys = table.column("order_id")
-        assert 0 < keys.null_count == made.null_keys[name] < 200
+        assert 0 < keys.null_count == stream.null_keys < 200
         counts = np.bincount(keys.drop_null().to_numpy(), minlength=20_000)
         assert counts[:2000].sum() > 1.5 * counts[-2000:].sum()  # skewed
         assert counts.max() < 100  # but mildly
@@ -42,7 +42,7 @@ def test_streams_when_made_from_one_seed_twice_then_are_the_same(tmp_path: Path)
     tables = []
     for run, seed in enumerate((5, 5, 6)):
         made = make_streams(tmp_path / str(run), 500, seed)
-        tables.append(pq.read_table(made.directories["orders"]))
+        tables.append(pq.read_table(made.left.directory))
     assert tables[0].equals(tables[1])
     assert not tables[0].equals(tables[2])
 
@@ -74,16 +74,7 @@ def test_shop_when_it_is_tiny_then_is_made_all_the_same(rows: int, tmp_path: Pat
     assert pq.read_table(made.table).num_rows == made.customers < rows * 5 // 2
 
 
-def test_demo_when_the_directory_to_keep_is_taken_then_says_so(tmp_path: Path) -> None:
-    (tmp_path / "mine").touch()
-    result = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "there is something there already" in result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-@pytest.mark.parametrize("what", ["join", "enrich"])
-def test_demo_when_the_memory_is_no_size_then_says_so(what: str) -> None:
-    result = CliRunner().invoke(app, ["demo", what, "--memory", "lots", "--rows", "10"])
-    assert result.exit_code == 2
-    assert "--memory: not a size: 'lots'" in result.stderr
+def test_files_when_written_at_once_then_their_times_tell_their_order(tmp_path: Path) -> None:
+    made = make_streams(tmp_path, 20_000, seed=1)
+    times = [path.stat().st_mtime_ns // 10**6 for path in sorted(made.left.directory.iterdir())]
+    assert times == sorted(set(times))

@@ -1,17 +1,25 @@
 """The demo's data, made up, as Parquet files; and the settings that a demo runs it with.
 
-For a join two streams, orders and payments. For an enrichment a stream of orders and a table of
+For a join two streams, orders and payments: here those that know no order in time, which is the
+worst that can come (`life` has the others). For an enrichment a stream of orders and a table of
 customers, with columns like those of TPC-H; some orders are of customers that the table lacks.
 
 Keys are mildly skewed (some come more often) and a few are null. Everything follows from the seed.
 """
 
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 MOST_FILES = 10  #: a side; one arrives in each micro-batch
 KEY = "order_id"
@@ -25,6 +33,7 @@ _ROWS_WORTH_A_FILE = 1_000
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
 _TEXT_BYTES = 16
 
+Integers = NDArray[np.integer[Any]]
 
 CUSTOMER_KEY = "custkey"
 ORDER_FILES = 5  #: at most; one arrives in each micro-batch
@@ -55,32 +64,86 @@ class Shop:
 
 
 @dataclass(frozen=True)
-class Streams:
-    """What was made; mappings are by the name of the stream."""
+class Stream:
+    """One stream that was made."""
 
-    directories: dict[str, Path]
-    rows: int  #: a side
-    null_keys: dict[str, int]
+    directory: Path
+    rows: int
     nbytes: int  #: of all rows, in memory
-    files: int  #: a side
+    keyed: tuple[int, ...]  #: rows with a key in the first file, in the first two, and so on
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def files(self) -> int:
+        return len(self.keyed)
+
+    @property
+    def null_keys(self) -> int:
+        return self.rows - self.keyed[-1]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams to be joined, the left one first; both are in as many files."""
+
+    left: Stream
+    right: Stream
+    pairs: tuple[int, ...] = ()  #: results of the first file of each, and so on, if it is known
+
+    @property
+    def both(self) -> tuple[Stream, Stream]:
+        return self.left, self.right
+
+    @property
+    def files(self) -> int:
+        return self.left.files
+
+    @property
+    def nbytes(self) -> int:
+        return self.left.nbytes + self.right.nbytes
+
+    @property
+    def rows(self) -> int:
+        return self.left.rows + self.right.rows
+
+    def files_with(self, rows: int) -> int:
+        """How many files of each side are in so many rows with a key, if files come in pairs."""
+        together = [sum(pair) for pair in zip(self.left.keyed, self.right.keyed, strict=True)]
+        return bisect_right(together, rows)
 
 
 def make_streams(directory: Path, rows: int, seed: int) -> Streams:
     """Write `rows` rows a side below `directory`, in files that arrive in turn."""
     rng = np.random.default_rng(seed)
-    directories = {name: directory / name for name in SIDES}
-    for path in directories.values():
-        path.mkdir(parents=True)
     files = max(1, min(MOST_FILES, rows // _ROWS_WORTH_A_FILE))
-    nulls = dict.fromkeys(SIDES, 0)
-    nbytes = 0
-    for number, size in enumerate(np.diff(np.linspace(0, rows, files + 1).astype(int))):
-        for name, path in directories.items():
-            table = _table(rng, name, int(size), keys=rows)
-            pq.write_table(table, path / f"part-{number:05d}.parquet")
-            nulls[name] += table.column(KEY).null_count
-            nbytes += table.nbytes
-    return Streams(directories, rows, nulls, nbytes, files)
+    bounds = np.linspace(0, rows, files + 1).astype(int)
+    tables: dict[str, list[pa.Table]] = {name: [] for name in SIDES}
+    for size in np.diff(bounds):
+        for name, parts in tables.items():
+            parts.append(_table(rng, name, int(size), keys=rows))
+    left, right = (
+        write_stream(directory / name, pa.concat_tables(parts), bounds[1:-1])
+        for name, parts in tables.items()
+    )
+    return Streams(left, right)
+
+
+def write_stream(directory: Path, rows: pa.Table, cuts: Sequence[int] | Integers) -> Stream:
+    """Write a stream as files that Spark will read in turn; at each cut another file begins."""
+    directory.mkdir(parents=True)
+    bounds = [0, *(int(cut) for cut in cuts), rows.num_rows]
+    newest, keyed = time.time(), [0]
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        path = directory / f"part-{number:05d}.parquet"
+        part = rows.slice(begin, end - begin)
+        pq.write_table(part, path)
+        keyed.append(keyed[-1] + part.num_rows - part.column(KEY).null_count)
+        # files are taken by their time, which may be too coarse to tell them apart
+        os.utime(path, times=(newest - len(bounds) + number,) * 2)
+    return Stream(directory, rows.num_rows, rows.nbytes, tuple(keyed[1:]))
 
 
 def _table(rng: np.random.Generator, name: str, rows: int, keys: int) -> pa.Table:
@@ -92,15 +155,16 @@ def _table(rng: np.random.Generator, name: str, rows: int, keys: int) -> pa.Tabl
             KEY: pa.array(key, mask=without),
             who: pa.array(rng.integers(0, 1 << 40, rows)),
             amount: pa.array(rng.integers(100, 1_000_000, rows) / 100),
-            text: _texts(rng, rows),
+            text: letters(rng, rows),
         }
     )
 
 
-def _texts(rng: np.random.Generator, rows: int) -> pa.Array:
-    letters = _LETTERS[rng.integers(0, len(_LETTERS), rows * _TEXT_BYTES)]
+def letters(rng: np.random.Generator, rows: int) -> pa.Array:
+    """Texts of random letters, all of one length."""
+    drawn = _LETTERS[rng.integers(0, len(_LETTERS), rows * _TEXT_BYTES)]
     offsets = np.arange(rows + 1, dtype=np.int32) * _TEXT_BYTES
-    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(drawn))
 
 
 def make_shop(directory: Path, rows: int, seed: int) -> Shop:
@@ -135,7 +199,7 @@ def _customers(rng: np.random.Generator, customers: int) -> pa.Table:
         {
             CUSTOMER_KEY: pa.array(keys),
             "name": pa.array(np.char.mod("Customer#%09d", keys)),
-            "address": _texts(rng, count),
+            "address": letters(rng, count),
             "nationkey": pa.array(rng.integers(0, 25, count, dtype=np.int32)),
             "phone": pa.array(np.char.mod("%015d", rng.integers(0, 10**15, count))),
             "acctbal": pa.array(rng.integers(-99_999, 1_000_000, count) / 100),

@@ -1,8 +1,7 @@
-"""`dovetail demo`: the main jobs on local Spark, with data that it makes, checked in the end."""
+"""The command `dovetail demo`: its options, the place it works in, and its Spark session."""
 
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,14 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from dovetail.api import join, progress
-from dovetail.cli import demo_enrich
-from dovetail.cli.demo_check import Comparison, compare, report
-from dovetail.cli.demo_data import KEY, Settings, Streams, make_shop, make_streams
+from dovetail.cli.demo import enrich, join
+from dovetail.cli.demo.data import Settings, Streams, make_shop, make_streams
+from dovetail.cli.demo.life import make_life
 from dovetail.cli.session import spark_session
-from dovetail.cli.stopping import Stopped
-from dovetail.cli.views import announce, make_console, summary
-from dovetail.cli.watch import Watched, watch
+from dovetail.cli.views import announce, make_console
 from dovetail.errors import ArgumentError
 from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_ENRICH_BYTES
@@ -28,13 +24,13 @@ from dovetail.twoway.base import MIN_BUDGET_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["EXAMPLES", "NAME", "Comparison", "command", "compare"]
-
 NAME = "demo"
 EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail demo[/cyan]                         200,000 rows a side
+  [cyan]dovetail demo[/cyan]                         200,000 orders and their payments
+
+  [cyan]dovetail demo --uniform[/cyan]               the worst case for a small memory
 
   [cyan]dovetail demo enrich[/cyan]                  orders and their customers
 
@@ -67,7 +63,7 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            help="Rows on each side; for enrich, of the stream.",
+            help="Orders; with --uniform, rows on each side; for enrich, of the stream.",
             show_default="200000; 60000 for enrich",
         ),
     ] = None,
@@ -85,16 +81,26 @@ def command(
         typer.Option(help="Keep everything in this new or empty directory.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other data for another number.")] = 1,
+    uniform: Annotated[
+        bool,
+        typer.Option("--uniform", help="The worst case: rows that match come at any time."),
+    ] = False,
 ) -> None:
     """Join made-up data on local Spark inside a small budget, and check the result.
+
+    Two streams are as in life: payments follow their orders by minutes, and some orders are paid
+    by hundreds. Beside it runs Spark's own join, to show what that holds in memory.
 
     Exit codes: 0 the result is right, 1 it is not, 2 a mistake that the message explains, 130
     stopped by Ctrl-C, 143 stopped by SIGTERM.
     """
+    if uniform and what is What.ENRICH:
+        raise ArgumentError("--uniform: there is no worst case of enrich; leave one of them out")
     console = make_console()
     asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed)
     with _workplace(keep) as directory:
-        show = _show_enrich if what is What.ENRICH else _show_join
+        joins = _show_uniform if uniform else _show_join
+        show = _show_enrich if what is What.ENRICH else joins
         same = show(console, directory, asked)
         if keep is not None:
             kept = f"Kept in {directory}; try: dovetail top {directory / 'state'} --once"
@@ -116,17 +122,45 @@ class Asked:
 
 def _show_join(console: Console, directory: Path, asked: Asked) -> bool:
     """Whether the result of the join is right."""
+    return _join(console, directory, asked, _life(console, directory, asked), join.run_beside_spark)
+
+
+def _show_uniform(console: Console, directory: Path, asked: Asked) -> bool:
+    """The same for streams in which a row has no reason to come near those that it joins."""
+    return _join(console, directory, asked, _uniform(console, directory, asked), join.run)
+
+
+def _life(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
+    with announce(console, f"Making {asked.rows:,} orders and their payments"):
+        streams = make_life(directory / "in", asked.rows, asked.seed)
+    return streams, (
+        f"{streams.right.rows:,} orders, each followed by its payments, {streams.left.rows:,} in "
+        f"all; {format_bytes(streams.nbytes)} in memory together"
+    )
+
+
+def _uniform(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
     with announce(console, f"Making two streams of {asked.rows:,} rows"):
         streams = make_streams(directory / "in", asked.rows, asked.seed)
-    what = (
-        f"Two streams of {streams.rows:,} rows, {format_bytes(streams.nbytes)} in memory together"
+    return streams, (
+        f"Two streams of {asked.rows:,} rows, {format_bytes(streams.nbytes)} in memory together"
     )
-    row_bytes = streams.nbytes / (2 * streams.rows)
+
+
+def _join(
+    console: Console,
+    directory: Path,
+    asked: Asked,
+    made: tuple[Streams, str],
+    run: Callable[[Console, "SparkSession", Path, Streams, Settings], None],
+) -> bool:
+    streams, what = made
+    row_bytes = streams.nbytes / max(1, streams.rows)
     least = MIN_BUDGET_BYTES * asked.partitions
     settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
     with _session(console, directory, settings) as spark:
-        _run(console, spark, directory, streams, settings)
-        return _check(console, spark, directory, streams)
+        run(console, spark, directory, streams, settings)
+        return join.check(console, spark, directory, streams)
 
 
 def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
@@ -141,8 +175,8 @@ def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
     least = (LEAST_ENRICH_BYTES + _SMALL_INDEX_BYTES) * asked.partitions + shop.table_bytes // 100
     settings = _settings(console, what, shop.table_bytes, shop.order_bytes, least, asked)
     with _session(console, directory, settings) as spark:
-        demo_enrich.run(console, spark, directory, shop, settings)
-        return demo_enrich.check(console, spark, directory, shop)
+        enrich.run(console, spark, directory, shop, settings)
+        return enrich.check(console, spark, directory, shop)
 
 
 def _session(
@@ -153,7 +187,7 @@ def _session(
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         # a short program: compiling it to the utmost would take a third of the work
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
     return spark_session(console, "dovetail-demo", "local[2]", conf)
 
@@ -175,53 +209,6 @@ def _settings(
     share = f"{100 * budget / max(1, size):.0f} % of that{raised}"
     console.print(f"{what}. Budget: {format_bytes(budget)}, {share}.")
     return Settings(asked.partitions, budget, batch)
-
-
-def _run(
-    console: Console, spark: "SparkSession", directory: Path, streams: Streams, settings: Settings
-) -> None:
-    """Join the streams into Parquet files, to the end."""
-    state = directory / "state"
-    with announce(console, "Planning the join"):
-        orders, payments = (
-            spark.readStream.schema(spark.read.parquet(str(path)).schema)
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(path))
-            for path in streams.directories.values()
-        )
-        joined = join(
-            orders,
-            payments,
-            on=KEY,
-            memory=settings.budget_bytes,
-            state=state,
-            partitions=settings.partitions,
-        )
-    started = time.monotonic()
-    query = (
-        joined.writeStream.format("parquet")
-        .option("path", str(directory / "out"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    nulls = streams.null_keys["orders"], streams.null_keys["payments"]
-    expected = streams.rows - nulls[0], streams.rows - nulls[1]
-    stopped = watch(console, Watched(query, state, expected))
-    if stopped is not None:
-        raise Stopped(stopped)
-    seconds = time.monotonic() - started
-    console.print(summary(progress(state), seconds, ("orders", "payments"), nulls))
-
-
-def _check(console: Console, spark: "SparkSession", directory: Path, streams: Streams) -> bool:
-    """Compare the result with Spark's batch join of the same files, row by row."""
-    with announce(console, "Checking against Spark's batch join"):
-        orders, payments = (spark.read.parquet(str(p)) for p in streams.directories.values())
-        expected = orders.join(payments, KEY)
-        found = spark.read.schema(expected.schema).parquet(str(directory / "out"))
-        result = compare(expected, found)
-    return report(console, result)
 
 
 @contextmanager

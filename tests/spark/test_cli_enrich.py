@@ -153,9 +153,11 @@ def test_job_when_something_in_it_is_wrong_then_names_file_and_key(
     assert not (folder / "ckpt").exists()
 
 
-def test_readme_when_its_snippet_is_run_then_enriches(folder: Path, spark: SparkSession) -> None:
-    readme = (REPOSITORY / "README.md").read_text().split("## Enrich a stream from a table")[1]
-    snippet = readme.split("```python\n")[1].split("```")[0]
+def test_guide_when_its_snippet_is_run_then_enriches(folder: Path, spark: SparkSession) -> None:
+    guide = (
+        (REPOSITORY / "docs" / "guide.md").read_text().split("## Enrich a stream from a table")[1]
+    )
+    snippet = guide.split("```python\n")[1].split("```")[0]
     for place in ("data", "ckpt"):
         snippet = snippet.replace(f'"{place}/', f'"{folder}/{place}/')
     exec(snippet, {"spark": spark, "dovetail": dovetail})

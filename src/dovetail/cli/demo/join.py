@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from dovetail.spark.metrics import Progress
+    from dovetail.spark.state.metrics import Progress
 
 _BESIDE = (
     "Beside it, on the same cores and over the same files, runs Spark's own stream-stream join "

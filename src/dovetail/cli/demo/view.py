@@ -17,7 +17,7 @@ from dovetail.cli.views import Outlook, last_records, memory_now, overall_phase,
 from dovetail.kernel.memory import format_bytes
 
 if TYPE_CHECKING:
-    from dovetail.spark.metrics import Progress
+    from dovetail.spark.state.metrics import Progress
 
 WIDTH = 40  #: of the bars
 Part = tuple[float, str, str]  #: how much, a character, and its colour

@@ -100,7 +100,7 @@ class XJoin(TwoWayJoin):
 
     @classmethod
     def _count_partitions(cls, total_bytes: int | None) -> tuple[int, int]:
-        """How many partitions, and how many cells in all: powers of two.
+        """The number of partitions, and of cells in all: powers of two.
 
         Enough partitions that a flush gives up no more than it must, and enough cells that a cell's
         disk part is read in few passes; but no blocks smaller than `_LEAST_BLOCK_BYTES`.
@@ -198,7 +198,7 @@ class XJoin(TwoWayJoin):
         return sum(cell.pending() for cell in self.cells)
 
     def _react(self, part: int, side: int, index: int) -> Results:
-        """What one flush wrote to a cell meets the other side's rows of it in memory."""
+        """Join the block that a flush wrote to a cell with the other side's rows in memory."""
         cell = self.cells[part]
         # blocks of one flush share a DTS, so a mark needs all of them
         flush = _flush_at(cell.blocks[side], index)

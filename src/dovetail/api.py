@@ -29,7 +29,7 @@ class _Plan(Protocol):
 
 
 def _carried_out(plan_of: Callable[P, _Plan]) -> Callable[P, "DataFrame"]:
-    """The same call, for a DataFrame instead of a plan."""
+    """Turn a function that makes a plan into one that returns the plan's DataFrame."""
 
     @functools.wraps(plan_of)
     def call(*args: P.args, **kwargs: P.kwargs) -> "DataFrame":
@@ -64,7 +64,7 @@ def refresh(state: str | Path, table: "DataFrame | str | Path | None" = None) ->
 
 
 def progress(state: str | Path) -> "Progress":
-    """What a join has done so far, from its state directory; needs no running query.
+    """The progress of a join so far, from its state directory; needs no running query.
 
     >>> print(dovetail.progress("ckpt/join"))
     """

@@ -1,4 +1,4 @@
-"""Plans of the jobs: what `join`, `join_all` and `enrich` would do, and the way to do it.
+"""Plans of `join`, `join_all` and `enrich`: explained, or turned into a DataFrame.
 
     plan = dovetail.plan.join(orders, payments, on="order_id", memory="64MB", state="ckpt/join")
     print(plan.explain())

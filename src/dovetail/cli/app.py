@@ -1,4 +1,4 @@
-"""The command itself: its options, its subcommands, and what it says when something goes wrong.
+"""The command `dovetail`: options, subcommands, and messages when something goes wrong.
 
 A mistake that a user can act on is one message on standard error and exit code 2, without a
 traceback unless `--debug` asks for one. That goes for Dovetail's own errors, for those that come
@@ -29,7 +29,7 @@ _EXAMPLES = """
 
   [cyan]dovetail demo enrich[/cyan]              look a stream up in a table
 
-  [cyan]dovetail doctor[/cyan]                   is all here that Spark needs?
+  [cyan]dovetail doctor[/cyan]                   check Java, Spark, disk, permissions
 
   [cyan]dovetail run job.toml[/cyan]             run the job that a file describes
 
@@ -162,7 +162,7 @@ _ELSEWHERE = {
 
 
 def main() -> None:
-    """What the installed command `dovetail` calls."""
+    """The entry point of the installed command `dovetail`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a bar is no reason to fail on an ASCII terminal

@@ -51,7 +51,7 @@ _JAVA_REMEDY = (
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. `remedy` is empty exactly when `ok`."""
+    """The result of one check. `remedy` is empty exactly when `ok`."""
 
     name: str
     ok: bool
@@ -317,7 +317,7 @@ def _judge(name: str, ok: bool, detail: str, remedy: str) -> Check:
 
 
 def _run(command: list[str]) -> str:
-    """What the command says on both outputs, whatever its exit status."""
+    """The output of a command, stdout and stderr, whatever its exit status."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""`dovetail explain`: what a job would do, without doing it."""
+"""`dovetail explain`: explains what a job would do, without running it."""
 
 from contextlib import nullcontext
 from pathlib import Path

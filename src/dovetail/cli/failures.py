@@ -1,4 +1,4 @@
-"""What to tell a user about an error.
+"""Messages to the user about errors.
 
 A step of a join fails in a Python worker, and its error comes back as text, deep inside Spark's
 own; a mistake in a query comes back with the plan and the trace of the JVM. Of all that, a user
@@ -20,7 +20,7 @@ _JVM_GONE = (
 
 
 def failure(error: BaseException) -> str | None:
-    """What was wrong and what to do; None for a bug, which wants its traceback."""
+    """The message of an error, with what to do; None for a bug, which wants its traceback."""
     if isinstance(error, DovetailError):
         return str(error)
     if is_sparks(error):
@@ -49,7 +49,7 @@ def spark_says(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What an error of Spark's says: some ask the JVM for it, which may be gone."""
+    """The message of a Spark error: some ask the JVM for it, which may be gone."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001

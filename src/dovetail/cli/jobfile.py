@@ -1,4 +1,4 @@
-"""Job files: what a TOML file asks for, checked before anything is started.
+"""Job files in TOML: parsed and checked before anything is started.
 
 Every complaint is a `JobFileError` that names the file, the key and what may stand there. Paths
 are relative to the file, so that a job means the same wherever it is started from. What depends
@@ -73,7 +73,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class _Frame:
-    """What every job file has."""
+    """The parts that every job file has."""
 
     file: Path
     mode: str

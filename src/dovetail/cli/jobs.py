@@ -1,4 +1,4 @@
-"""A checked job file, as Spark carries it out: inputs, join or enrichment, and sink."""
+"""Runs a checked job file on Spark: inputs, join or enrichment, and sink."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Where a job's results and state are: found, and said."""
+"""The paths of a job's results and state: resolved, and printed."""
 
 from pathlib import Path
 

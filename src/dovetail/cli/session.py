@@ -1,4 +1,4 @@
-"""How the command starts Spark: quietly, and with a clear word when it cannot.
+"""Starts Spark for the command: quietly, and with a clear message when it cannot.
 
 Spark's launcher, log and workers write to the standard error that the JVM inherited. Here that is
 a file, which is deleted in the end, or kept and named when something went wrong.

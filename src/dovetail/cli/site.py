@@ -100,7 +100,7 @@ def _way(secure: bool, verify_clients: bool) -> str:
 
 
 def _raise_open_files() -> None:
-    """As many connections as the system lets one process have."""
+    """Raise the limit of open files as far as the system lets one process."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -198,7 +198,7 @@ def stop(
 
 @contextmanager
 def _trying_all() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """What one site does not do must not keep the others from it; complains at the end."""
+    """Let each site be tried, though others fail; complains of all failures at the end."""
     errors: list[SiteError] = []
 
     @contextmanager

@@ -43,7 +43,7 @@ _QUERY_KEYS = (
 
 @dataclass(frozen=True)
 class SiteFile:
-    """What `dovetail site serve` is told."""
+    """The file of `dovetail site serve`."""
 
     name: str
     listen: str
@@ -66,7 +66,7 @@ class InputPart:
 
 @dataclass(frozen=True)
 class QueryFile:
-    """What `dovetail site plan` and `dovetail site run` are told."""
+    """The file of `dovetail site plan` and `dovetail site run`."""
 
     file: Path
     name: str

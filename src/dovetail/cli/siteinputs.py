@@ -126,7 +126,7 @@ def first_time(file: QueryFile) -> int:
 
 
 def statistics(file: QueryFile) -> Statistics:
-    """What is known of the streams: told, or from their input."""
+    """The statistics of the streams: given, or from their input."""
     found = dict(file.statistics)
     for name in file.query.names:
         if name not in found:

@@ -1,4 +1,4 @@
-"""Choosing a plan for a query, and what it looks like."""
+"""Chooses a plan for a query over sites, and shows it."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ def deployment(file: QueryFile, plan: AnyPlan, addresses: Mapping[str, str]) -> 
 
 
 def print_plan(console: Console, file: QueryFile, plan: AnyPlan) -> None:
-    """What is joined with what, and the bytes it will send if the statistics are right."""
+    """Print a plan, with the bytes it will send if the statistics are right."""
     table = Table(
         "rows of", "at", "are joined with",
         box=box.SIMPLE_HEAD, title=f"Plan of {file.name}", title_justify="left",

@@ -1,4 +1,4 @@
-"""`[plan]` of a query's file: how to choose a plan, or which one it is to be."""
+"""The table `[plan]` of a query's file: how to choose a plan, or a given one."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ _KEYS = ("planner", "algorithms", "replan_every", "sequences", "tree")
 
 @dataclass(frozen=True)
 class PlanPart:
-    """What is said of the plan."""
+    """The settings in `[plan]`."""
 
     planner: str = "joint"
     algorithms: tuple[Algorithm, ...] = PAPER
@@ -89,7 +89,7 @@ def _is_tree(value: Any) -> bool:
 
 
 def _check_streams(section: Section, part: PlanPart, query: Query) -> None:
-    """What no tree can do is said before anything is chosen."""
+    """Refuse what no tree can do, before anything is chosen."""
     with saying(section, "planner"):
         check_streams(query)
     if len({algorithm.at_source for algorithm in part.algorithms}) < 2:

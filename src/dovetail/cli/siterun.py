@@ -235,7 +235,7 @@ def _complain(runs: Run, statuses: Mapping[str, Status]) -> None:
 
 
 def _conclude(console: Console, runs: Run, out: Path | None) -> None:
-    """What was shipped and found; an error if some of it may be missing."""
+    """Report what was shipped and found; an error if some of it may be missing."""
     statuses = runs.statuses()
     for table in status_tables(statuses):
         console.print(table)

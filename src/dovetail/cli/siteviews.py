@@ -1,4 +1,4 @@
-"""What a query over several sites looks like on a terminal."""
+"""Views of a query over several sites on a terminal."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ def status_tables(statuses: Mapping[str, Status]) -> list[Table]:
 
 
 def live_view(statuses: Mapping[str, Status], seconds: float) -> Group:
-    """The same, with a line on top."""
+    """The live view: a line of totals above `status_tables`."""
     rows = sum(status.result_rows for status in statuses.values())
     line = f"{seconds:.0f} s, {rows:,} results, all of them up to interval {settled(statuses):,}"
     return Group(line, *status_tables(statuses))
@@ -33,7 +33,7 @@ def settled(statuses: Mapping[str, Status]) -> int:
 
 
 def left_out(statuses: Mapping[str, Status]) -> str | None:
-    """What to say of rows that came too late."""
+    """The message about rows that came too late."""
     late = {n: s.late for status in statuses.values() for n, s in status.streams.items() if s.late}
     if not late:
         return None
@@ -42,7 +42,7 @@ def left_out(statuses: Mapping[str, Status]) -> str | None:
 
 
 def complaint(statuses: Mapping[str, Status]) -> str | None:
-    """What to say of results that may be missing, because messages took longer than `delta`."""
+    """The message about results that may be missing, as messages took longer than `delta`."""
     late = {
         host: count
         for host, status in statuses.items()
@@ -58,7 +58,7 @@ def complaint(statuses: Mapping[str, Status]) -> str | None:
 
 
 def refusals(statuses: Mapping[str, Status]) -> str | None:
-    """What to say of sites that do not take what others send, and will not by waiting."""
+    """The message about sites that refuse what others send, for good."""
     found = [
         f"{host!r} cannot send to {peer!r}: {link.error}"
         for host, status in statuses.items()

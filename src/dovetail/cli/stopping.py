@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a command: it ends in good order, with one line, and says by what.
+"""Ctrl-C and SIGTERM end a command in good order, with one line that names the signal.
 
 `stoppable` is around all of a command: a signal interrupts whatever it does. `stop_request` is
 around the time in which a query runs, which is to be stopped rather than torn down. After the first

@@ -51,7 +51,7 @@ _SPARKS = 40
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast rows went in and out lately, from the records of the steps."""
+    """Recent rates of rows in and out, from the records of the steps."""
 
     rows_in: float  #: a second
     rows_out: float

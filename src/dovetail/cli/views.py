@@ -1,4 +1,4 @@
-"""What a join looks like on a terminal: bars, sparklines and tables of its progress.
+"""Views of a join's progress on a terminal: bars, sparklines and tables.
 
 Everything here turns a `Progress` into something Rich can print, on a terminal or as plain text.
 Nothing here waits, reads a clock or looks at Spark.
@@ -101,7 +101,7 @@ def _count(number: int, thing: str, plural: str = "s") -> str:
 
 
 def phase_of(part: "PartitionProgress", record: Mapping[str, Any] | None) -> str:
-    """What a partition is doing: its phase, deferred work told apart by what it produced last."""
+    """The phase of a partition; deferred work is told apart by what it produced last."""
     if not part.pending_rows:
         return CAUGHT_UP
     if part.phase != "deferred" or record is None:
@@ -116,7 +116,7 @@ def last_records(progress: "Progress") -> dict[int, dict[str, Any]]:
 
 
 def overall_phase(progress: "Progress", records: Mapping[int, Mapping[str, Any]]) -> str:
-    """What the join is doing: the earliest phase among the partitions that stepped last."""
+    """The phase of the join: the earliest among the partitions that stepped last."""
     phases = [
         phase_of(part, records.get(part.partition))
         for part in progress.partitions
@@ -134,7 +134,7 @@ def memory_now(records: Mapping[int, Mapping[str, Any]]) -> int:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is known of a running join besides its progress."""
+    """Rates and estimates of a running join, besides its progress."""
 
     seconds: float  #: since it was started
     expected: tuple[int, int] | None = None  #: rows to come in on each side
@@ -193,7 +193,7 @@ def _part_done(done: int, expected: tuple[int, int] | None) -> Text:
 
 
 def live_line(progress: "Progress", seconds: float) -> str:
-    """The same as one line, for output that is not a terminal."""
+    """One line of progress, for output that is not a terminal."""
     records = last_records(progress)
     identity, budget = progress.identity, progress.budget_bytes
     limit = "" if budget is None else f" of {format_bytes(budget)}"
@@ -227,7 +227,7 @@ def summary(
     ended: bool = True,
     before: int = -1,
 ) -> Table:
-    """What a join has done, from its state.
+    """The summary of a join, from its state.
 
     keyless: rows of each input with a null key, which the join never sees.
     ended: whether its inputs have ended, rather than the query been stopped.
@@ -255,7 +255,7 @@ def summary(
 def enrich_summary(
     progress: "Progress", seconds: float, staging_seconds: float | None = None, before: int = -1
 ) -> Table:
-    """What a join of a stream with a table has done, from its state.
+    """The summary of a join of a stream with a table, from its state.
 
     staging_seconds: how long the table took to stage, if that is known.
     before: as for `summary`.

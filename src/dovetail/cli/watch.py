@@ -1,4 +1,4 @@
-"""Looking at a query while it runs, until it ends or the user has had enough."""
+"""Watches a running query until it ends or the user stops watching."""
 
 import threading
 import time

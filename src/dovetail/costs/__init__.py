@@ -1,1 +1,1 @@
-"""What a join will cost, and how to say so: engine-independent, before anything runs."""
+"""Cost models of the joins, predictions and explanations; engine-independent."""

@@ -1,4 +1,4 @@
-"""The cost models' factors as they are on this machine, measured with the operators' own code.
+"""Calibration: measures the factors of the cost models with the operators' own code.
 
 MESHJOIN runs in the middle of a join, with reads and batches of several sizes (`trials.Scan`). What
 a loop takes is linear in what it does: steps (`call`), chunks that rows are fetched from (`chunk`),
@@ -128,7 +128,7 @@ def _factors_for(sizes: Sizes) -> MeshFactors:
 def sizes_for(
     stream_row_bytes: float, table_row_bytes: float, partition_bytes: int | None
 ) -> Sizes:
-    """What to measure for rows of about these widths, in a partition with such a budget.
+    """The measurements for rows of about these widths, in a partition with such a budget.
 
     All of it is rounded to powers of two, so that similar joins share a measurement.
     """

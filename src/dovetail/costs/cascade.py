@@ -1,4 +1,4 @@
-"""One multi-way join against a cascade of two-way joins: what travels, and what is kept.
+"""Compares a multi-way join with cascades of two-way joins: rows shuffled, and kept.
 
 Both ways take a row in by shuffling it to a partition, which then keeps it for as long as the join
 lives; so the rows that travel are the rows that are kept. The one operator pays with copies, where
@@ -22,7 +22,7 @@ from dovetail.multiway.rows import Encoder
 
 @dataclass(frozen=True)
 class Counted:
-    """What was counted of a join's inputs; rows with a null in a join column are left out."""
+    """Counts of a join's inputs; rows with a null in a join column are left out."""
 
     rows: tuple[float, ...]
     pairs: tuple[float, ...]  #: of rows that match, for each edge
@@ -31,7 +31,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one way of joining takes in."""
+    """The rows that one way of joining takes in."""
 
     rows: float  #: that are shuffled, copies and intermediate results among them
     shuffled_bytes: float

@@ -1,4 +1,4 @@
-"""How full the partitions of a multi-way join are, by a sample of each input's rows.
+"""Loads of the grid cells of a multi-way join, by a sample of each input's rows.
 
 `shares` takes keys to be spread evenly, and then chooses by the mean load. Where they are not, a
 value that many rows have fills one part of its dimension, however many parts there are, and cutting
@@ -49,12 +49,12 @@ def choose_by_sample(
 
 
 def fullest(grid: Grid, weights: Sequence[float], samples: Sequence[HashSample]) -> float:
-    """What comes to the fullest cell."""
+    """The load of the fullest cell."""
     return float(cell_loads(grid, weights, samples).max())
 
 
 def cell_loads(grid: Grid, weights: Sequence[float], samples: Sequence[HashSample]) -> Loads:
-    """What comes to each cell, in the order of their numbers; `weights` are those of the inputs."""
+    """The load of each cell, in the order of their numbers; `weights` are those of the inputs."""
     loads = np.zeros(grid.shares)
     for weight, sample in zip(weights, samples, strict=True):
         loads += _cell_rows(grid, sample) * (weight / max(1, sample.rows))

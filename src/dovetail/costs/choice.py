@@ -1,4 +1,4 @@
-"""Which algorithm `auto` is: the one with the highest predicted rate of those that can do the job.
+"""The choice of `auto`: of the algorithms that can do the job, the highest predicted rate.
 
 An algorithm can do it if it joins on the condition that is asked for, its least settings fit the
 budget, and its rows need not wait longer than `latency`. Seek is taken unless another is predicted
@@ -42,7 +42,7 @@ class Choice:
 
 
 def choose(plan: PlannedEnrich) -> Choice:
-    """What to use for `plan`, whose own algorithm does not matter unless one was asked for."""
+    """Choose for `plan`, whose own algorithm does not matter unless one was asked for."""
     predictions = {one.algorithm: one for one in predict(plan)}
     if plan.asked_algorithm != "auto":
         return Choice(plan.algorithm, "as asked", predictions[plan.algorithm])
@@ -90,7 +90,7 @@ def _problem(plan: PlannedEnrich, one: Prediction) -> str:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a state directory keeps of the choice: enough to go on without measuring again."""
+    """The record of a choice in a state directory: enough to go on without measuring again."""
 
     choice: Choice
     machine: Machine
@@ -104,7 +104,7 @@ class Recorded:
         return cls(told, plan.machine, partitions_at_once(plan), plan.skew)
 
     def of_a_partition(self) -> dict[str, float] | None:
-        """What one of them is expected to do; None if it is expected not to do it at all."""
+        """The prediction for one partition; None if the algorithm cannot do the job."""
         told = self.choice.predicted
         if not told.rate:
             return None
@@ -115,7 +115,7 @@ class Recorded:
         }
 
     def facts(self) -> dict[str, Any]:
-        """What `read` takes; JSON."""
+        """The record as JSON, for `read`."""
         return asdict(self)
 
     @classmethod

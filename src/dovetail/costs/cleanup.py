@@ -1,4 +1,4 @@
-"""How long Cleanup takes: what it reads from storage, and what it does with that.
+"""Cost model of Cleanup: the time for reading from storage, and for joining.
 
     seconds = (rows read * row + results * result) / workers + blocks * seek + bytes / speed
 
@@ -45,7 +45,7 @@ class CleanupFactors:
 
 @dataclass(frozen=True)
 class CleanupMachine:
-    """What does the work, and what it reads from."""
+    """The machine and the storage of a Cleanup."""
 
     factors: CleanupFactors
     storage: Storage

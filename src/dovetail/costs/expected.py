@@ -1,4 +1,4 @@
-"""What a sample lets expect of a join, in words, and what that rests on."""
+"""Reports what a key sample predicts, and its uncertainty."""
 
 from dataclasses import dataclass
 

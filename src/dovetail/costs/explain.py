@@ -1,4 +1,4 @@
-"""What a join will do, in words: made from its spec and its budget before anything runs.
+"""Explanations of `join`: made from the spec and the budget before anything runs.
 
 The numbers are those the operators work with: the split of the budget is `twoway.base`'s, and the
 width of a row that of `widths`. What to expect of results and of Cleanup comes from a sample of
@@ -90,7 +90,7 @@ def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
 
 
 def keys_of(codec: KeyCodec) -> list[str]:
-    """How keys are compared."""
+    """The words for how keys are compared."""
     types = ", ".join(str(type_) for type_ in codec.types)
     if codec.exact:
         return [
@@ -185,7 +185,7 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
 
 
 def beyond_budget(batch: int, counted: int) -> list[str]:
-    """What to say of an input batch of which only a part counts as memory of the join."""
+    """The words for an input batch of which only a part counts as memory of the join."""
     if batch <= counted:
         return []
     beyond = f"{format_bytes(batch - counted)} of it come on top of memory, while it is taken in"

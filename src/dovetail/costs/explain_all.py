@@ -1,4 +1,4 @@
-"""What a multi-way join will do, in words, beside the cascade of two-way joins it stands for."""
+"""Explanations of `join_all`, beside the cascade of two-way joins that it replaces."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a join of a stream with a table will do, in words and with predicted numbers.
+"""Explanations of `enrich`: words and predicted numbers.
 
 The numbers, and what is assumed for them, are those of `predictions`. They may be asked for another
 storage than that of this machine (`PlannedEnrich.profile`). The plan itself is then still the one

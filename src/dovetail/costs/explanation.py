@@ -1,4 +1,4 @@
-"""What `explain` returns: a plan in words, and the numbers in it as fields."""
+"""The `Explanation` of a plan: its words, and the numbers in them as fields."""
 
 import datetime as dt
 import textwrap
@@ -21,7 +21,7 @@ _WRAPPER = textwrap.TextWrapper(
 
 @dataclass(frozen=True)
 class MemoryShare:
-    """How much memory a job may take."""
+    """The memory budget of a job."""
 
     total_bytes: int | None  #: over all partitions; None is unbounded
     partitions: int
@@ -29,7 +29,7 @@ class MemoryShare:
 
     @property
     def partition_bytes(self) -> int | None:
-        """What each partition may take."""
+        """The budget of each partition."""
         return None if self.total_bytes is None else self.total_bytes // self.partitions
 
 

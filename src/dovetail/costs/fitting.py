@@ -1,4 +1,4 @@
-"""The factors of a linear cost model, from what was measured of it."""
+"""Fits the factors of a linear cost model to measurements."""
 
 from itertools import chain, combinations
 

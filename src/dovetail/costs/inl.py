@@ -1,4 +1,4 @@
-"""What index nested loops cost: a read of the table for each stream row, unless its page is cached.
+"""Cost model of index nested loops: a read for each stream row whose page is not cached.
 
 The baseline of the MESHJOIN paper (sections 1 and 5). An index tells the page of a stream row; the
 page is read from where the table lies, with a seek, or found in a cache of the hottest pages,
@@ -61,7 +61,7 @@ class InlModel:
             raise ArgumentError("the probabilities of the pages must be 0 or more and add up to 1")
 
     def page_reads_per_row(self, cached_pages: int) -> float:
-        """How many pages a row is expected to read: the share that the cache misses."""
+        """The pages that a row is expected to read: the share that the cache misses."""
         return float(self._misses[min(max(cached_pages, 0), len(self._misses) - 1)])
 
     def seconds_per_row(self, cached_pages: int) -> float:
@@ -79,7 +79,7 @@ class InlModel:
         return (cached_pages + 1) * work.page_bytes + math.ceil(work.stream_row_bytes)
 
     def plan(self, cached_pages: int) -> InlPlan:
-        """What a cache of this size leads to."""
+        """The costs with a cache of this size."""
         reads, rate = self.page_reads_per_row(cached_pages), self.rate(cached_pages)
         return InlPlan(
             cached_pages=cached_pages,
@@ -115,7 +115,7 @@ class InlModel:
 
     @property
     def _chunks_per_page(self) -> float:
-        """How many chunks are opened for a page that is read, with those that are read with it."""
+        """The chunks that are opened for a page that is read, with those that are read with it."""
         if not self.chunks:
             return 1.0
         together = max(1.0, min(self.pages_at_once, float(self._misses[0]) * self.batch_rows))

@@ -1,4 +1,4 @@
-"""A sample of a join's input that can stand for all of it, pairs included.
+"""Samples of a join's input that stand for all of it, pairs included.
 
 By key. Taking a share f of the rows of either side by chance leaves a share f*f of the pairs: of
 keys that come once or twice, nearly none. So keys are chosen, by a hash, and of a chosen key all
@@ -79,7 +79,7 @@ class KeySample:
         return self.left, self.right
 
     def mixed(self) -> "KeySample":
-        """The same rows, of which nothing is known of micro-batches."""
+        """The sample without its order of micro-batches."""
         left, right = (replace(side, turns=None) for side in self.sides)
         return replace(self, left=left, right=right)
 

@@ -1,4 +1,4 @@
-"""Whether rows can be settled within a bound, and how much of the table a step has to scan for it.
+"""Latency bounds: whether they can be kept, and the pages that a step must scan for them.
 
 A scan settles a row after a whole turn, so the bound decides how many pages a step reads: the
 settings of MESHJOIN with the highest rate among those that keep it (`meshjoin.best_rate`). The disk

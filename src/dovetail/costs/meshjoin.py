@@ -1,4 +1,4 @@
-"""What MESHJOIN costs, and the settings that fit a rate or a budget.
+"""Cost model of MESHJOIN, and the settings that fit a rate or a budget.
 
 After Polyzotis et al., "Meshing Streaming Updates with Persistent Data in an Active Data
 Warehouse" (TKDE 2008), sections 3.2 and 3.3. A table is scanned in a circle, `pages` pages at a
@@ -40,7 +40,7 @@ from dovetail.kernel.memory import format_bytes
 
 @dataclass(frozen=True)
 class MeshFactors:
-    """What the steps of a loop cost, each in seconds per row."""
+    """The costs of the steps of a loop, each in seconds per row."""
 
     expire: float  #: take a stream row out of the window
     receive: float  #: read a stream row from its buffer
@@ -92,11 +92,11 @@ class Workload:
 
     @property
     def window_row_bytes(self) -> float:
-        """What a row takes while it is in the window: itself with its index, and the queue's."""
+        """The bytes of a row in the window: itself with its index, and its part of the queue."""
         return self.fudge * self.stream_row_bytes + self.pointer_bytes
 
     def loops(self, pages: Number) -> Number:
-        """How many reads of so many pages a scan of the table takes."""
+        """The number of reads of so many pages in a scan of the table."""
         return -(-self.table_pages // pages)
 
     @property
@@ -105,7 +105,7 @@ class Workload:
         return 2 if self.chunk_pages else 1
 
     def chunks(self, pages: Number) -> Number:
-        """How many chunks so many pages lie in that are read together, on average."""
+        """The mean number of chunks that so many pages, read together, lie in."""
         if not self.chunk_pages:
             return 0 * pages
         # reads that divide the table begin at the same places in every scan, at some chunks' too
@@ -167,7 +167,7 @@ class MeshModel:
         return pages / self.loop_seconds(batch_rows, pages)
 
     def cycle_seconds(self, batch_rows: Number, pages: Number) -> Number:
-        """How long a row stays in the window: one scan of the table."""
+        """The time that a row stays in the window: one scan of the table."""
         return self.workload.loops(pages) * self.loop_seconds(batch_rows, pages)
 
     def wait_seconds(self, batch_rows: Number, pages: Number) -> Number:
@@ -179,11 +179,11 @@ class MeshModel:
 
     @property
     def seconds_per_row(self) -> float:
-        """What a stream row costs however many share a read: 1 over it is the limit of the rate."""
+        """The cost of a stream row however many share a read: its inverse limits the rate."""
         return self.factors.per_stream_row + self.workload.results_per_row * self.factors.output
 
     def plan(self, batch_rows: int, pages: int) -> MeshPlan:
-        """What these settings lead to."""
+        """The costs with these settings."""
         setting = float(batch_rows), float(pages)
         return MeshPlan(
             batch_rows=batch_rows,
@@ -198,7 +198,7 @@ class MeshModel:
         return work.stream_row_bytes + work.loops(pages) * work.window_row_bytes
 
     def _fixed_seconds(self, pages: Number) -> Number:
-        """What a loop costs whatever the batch."""
+        """The cost of a loop whatever the batch."""
         work, factors = self.workload, self.factors
         per_row = factors.probe + work.selectivity * factors.output
         per_page = work.rows_per_page * per_row
@@ -208,12 +208,12 @@ class MeshModel:
 
     @property
     def _row_seconds_apart(self) -> float:
-        """What a stream row costs if its matches lie in chunks that no other row asks for."""
+        """The cost of a stream row if its matches lie in chunks that no other row asks for."""
         alone = self.workload.results_per_row * self.factors.chunk
         return self.seconds_per_row + (alone if self.workload.chunk_pages else 0.0)
 
     def _chunk_seconds(self, pages: Number) -> Number:
-        """What it costs if every packet asks for every chunk of a read."""
+        """The cost of opening chunks if every packet asks for every chunk of a read."""
         work = self.workload
         return work.loops(pages) * work.chunks(pages) * self.factors.chunk
 
@@ -295,7 +295,7 @@ def best_rate(
 def _too_small(
     model: MeshModel, memory_bytes: float, latency: float | None
 ) -> MemoryBudgetError | ArgumentError:
-    """What to raise when not even a batch of one row is possible."""
+    """The error when not even a batch of one row is possible."""
     pages = model.workload.page_choices()
     one = np.ones_like(pages)
     wait = model.wait_seconds(one, pages)

@@ -1,4 +1,4 @@
-"""What each algorithm would do for a join of a stream with a table, side by side.
+"""Predictions of each algorithm for a join of a stream with a table, side by side.
 
 The predictions are those of the cost models beside this file, for one partition's share of the
 budget, times the partitions that run at once. They know what the staged table is like: a scan reads
@@ -43,7 +43,7 @@ ALIKE = 1.5  #: rates closer than this are the same: predictions are off by half
 
 @dataclass(frozen=True)
 class TableSize:
-    """How large the table is, over all partitions."""
+    """The size of the table, over all partitions."""
 
     rows: int
     row_bytes: float
@@ -53,7 +53,7 @@ class TableSize:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured where the join will run."""
+    """The measurements of the machine that the join will run on."""
 
     factors: MeshFactors
     storage: Storage
@@ -96,7 +96,7 @@ class PlannedEnrich:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one algorithm would do, over all partitions. A `problem` stands for all of it."""
+    """The prediction for one algorithm, over all partitions; or its `problem` instead."""
 
     algorithm: str
     memory_bytes: float = 0.0
@@ -115,7 +115,7 @@ class Prediction:
 
 
 def predict(plan: PlannedEnrich) -> list[Prediction]:
-    """What each algorithm would do with the budget, fastest first.
+    """Predict each algorithm with the budget, fastest first.
 
     Seek without its cache, which is there to compare with, only if it is the plan's.
     """
@@ -319,7 +319,7 @@ class Share:
 
     @property
     def grouped(self) -> float:
-        """How many join values are taken as one."""
+        """The number of join values that are taken as one."""
         return max(1.0, self.rows / (_MOST_VALUES if self.plan.skew.exponent else _MOST_ALIKE))
 
 

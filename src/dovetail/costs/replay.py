@@ -1,4 +1,4 @@
-"""What a join would do with its whole input, found out by letting it do so with a sample.
+"""Predicts a join of the whole input by running the operator on a sample.
 
 The operator that would run takes the sampled keys in, in the order of their arrival, and cleans up.
 It has the sample's share of the budget, so that as large a part of the input fits in memory. Rows
@@ -71,7 +71,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is to be expected of the whole input; rows and bytes are over all partitions."""
+    """The prediction for the whole input; rows and bytes are over all partitions."""
 
     input_rows: tuple[int, int]
     sampled_rows: tuple[int, int]
@@ -163,7 +163,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Disk:
-    """What an operator has written and read."""
+    """The rows and bytes that an operator has written and read."""
 
     rows_written: int
     bytes_written: int
@@ -208,7 +208,7 @@ class _Replay:
                 store.close()
 
     def _width_factor(self) -> float:
-        """How many times as wide as the input's rows those are that stand for them."""
+        """The width of sample rows, in widths of the input's rows."""
         setting = self.setting
         key_bytes = float(self.sample.left.keys.type.bit_width) / 8
         least = (key_bytes + _FLAG_BYTES + INDEX_BYTES_PER_ROW) / min(setting.held_bytes)
@@ -296,7 +296,7 @@ class _Replay:
             yield side, self._batch(side, self.chosen[side], first, last)
 
     def _in_turn(self, step: int) -> Iterator[tuple[int, int, int]]:
-        """As micro-batches bring them: in each, one side's rows, and then the other's."""
+        """Order rows as micro-batches bring them: in each, one side's rows, then the other's."""
         turns = [
             np.asarray(side.turns)[chosen.rows]
             for side, chosen in zip(self.sample.sides, self.chosen, strict=True)
@@ -342,7 +342,7 @@ def _spec(setting: Setting, sample: KeySample, rest: tuple[int, ...]) -> TwoWayS
 
 
 def _capacity_rows(setting: Setting, fraction: float) -> float:
-    """How many rows of a sample fit in memory at most; without limit if the join has none."""
+    """The most rows of a sample that fit in memory; without limit if the join has none."""
     if setting.memory_bytes is None:
         return math.inf
     room = setting.memory_bytes * fraction * (1 - WORKING_SHARE)

@@ -97,7 +97,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Tuner:
-    """How one partition's settings are found."""
+    """The tuner of one partition's settings."""
 
     model: MeshModel
     memory_bytes: int

@@ -1,4 +1,4 @@
-"""What Seek costs: the pages that waiting rows need, behind a cache of the hottest join values.
+"""Cost model of Seek: pages that waiting rows need, behind a cache of hot join values.
 
 Beyond the papers, as `semistream.seek` is. Rows that miss the cache wait in a window. When it is
 full, the pages that hold a waiting row are read in order, in a sweep; others take the memory of
@@ -96,20 +96,20 @@ class SeekModel:
     slice_rows: float = math.inf  #: that are taken in at a time
 
     def pages_touched(self, sweep_rows: float, cached_values: int = 0) -> float:
-        """How many pages a sweep for so many rows needs, on average."""
+        """The mean number of pages that a sweep for so many rows needs."""
         pages = self._page_probability(cached_values)
         # log1p keeps the precision of the many pages that are hardly ever asked for
         with np.errstate(divide="ignore"):
             return float(-np.expm1(sweep_rows * np.log1p(-np.minimum(pages, 1.0))).sum())
 
     def chunks_touched(self, fetched_rows: float) -> float:
-        """How many chunks so many table rows lie in, on average; hot or not, they are apart."""
+        """The mean number of chunks that so many table rows lie in; hot or not, they are apart."""
         if not self.table.chunk_pages:
             return 0.0
         return hit_at_random(-(-self.table.pages // self.table.chunk_pages), fetched_rows)
 
     def stretches(self, touched: float, through: int) -> tuple[float, float]:
-        """How many reads those pages take, and how many pages are read.
+        """The number of reads for so many pages, and of pages read.
 
         Gaps of up to `through` pages are read as well.
         """
@@ -137,11 +137,11 @@ class SeekModel:
         return float(self._misses[min(max(cached_values, 0), len(self._misses) - 1)])
 
     def cached_values(self, cache_bytes: float) -> int:
-        """How many of the values with the most hits for a byte fit."""
+        """The number of values, those with the most hits for a byte first, that fit."""
         return int(np.searchsorted(self._cache_bytes, cache_bytes, side="right"))
 
     def plan(self, sweep_rows: int, cached_values: int) -> SeekPlan:
-        """What these sizes lead to."""
+        """The costs with these sizes."""
         if sweep_rows < 1:
             raise ArgumentError(f"sweep_rows={sweep_rows}: must be 1 or more")
         values = min(cached_values, len(self._order))
@@ -194,7 +194,7 @@ class SeekModel:
 
     @cached_property
     def _cache_bytes(self) -> Floats:
-        """What the first values take together: entry i is for i + 1 of them."""
+        """The bytes of the first values together: entry i is for i + 1 of them."""
         return np.cumsum(self._entry_bytes[self._order])
 
     def _page_probability(self, cached_values: int) -> Floats:

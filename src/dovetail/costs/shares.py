@@ -1,4 +1,4 @@
-"""How the rows of a multi-way join are split over partitions: by attribute shares (HyperCube).
+"""Attribute shares (HyperCube): the split of a multi-way join's rows over partitions.
 
 Source: Afrati and Ullman, "Optimizing Joins in a Map-Reduce Environment" (EDBT 2010), section 2.
 

@@ -1,4 +1,4 @@
-"""How skewed a stream's keys are, from a sample of them.
+"""The skew of a stream's keys, from a sample of them.
 
 What matters to a cache is how often a key comes again that came before. So the sample is cut in
 two, and the share of one half is counted whose keys are in the other: what a cache of these would

@@ -1,4 +1,4 @@
-"""What SSBJ costs: a mesh join with a cache of the table rows that the stream asks for most.
+"""Cost model of SSBJ: a mesh join with a cache of the table rows asked for most.
 
 After Naeem, Weber and Lutteroth, "A Memory-Optimal Many-To-Many Semi-Stream Join" (2018), sections
 3 and 3.2. A join value is handled where it takes less memory: in the window, as the stream rows
@@ -55,7 +55,7 @@ class SsbjFactors(MeshFactors):
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """What a stream asks for: how often each join value comes, and how many rows it matches."""
+    """The demand of a stream: how often each join value comes, and how many rows it matches."""
 
     probability: Floats
     matches: Floats
@@ -186,7 +186,7 @@ class SsbjModel:
         return batch_rows / self.loop_seconds(batch_rows, pages)
 
     def steady_state(self, batch_rows: float, pages: int) -> SsbjState:
-        """All of it, with the cache that the inequality leads to."""
+        """The costs with the cache that the inequality leads to."""
         loops = self.workload.loops(float(pages))
         cached = int(self._cached_values(batch_rows * loops))
         disk_share = float(self._ladder.disk_share[cached])
@@ -217,7 +217,7 @@ class SsbjModel:
 
     @property
     def rate_limit(self) -> float:
-        """What no memory exceeds: the rate of rows that are all cached."""
+        """The rate that no memory exceeds: that of rows that are all cached."""
         return 1 / self._seconds_per_row(0.0) if self._seconds_per_row(0.0) else math.inf
 
     @property

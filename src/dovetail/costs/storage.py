@@ -1,4 +1,4 @@
-"""How long it takes to read: a place where a table may lie, as a seek and a speed.
+"""The cost of reads from storage: a seek and a speed, given or measured.
 
 Reading is modelled as `requests` times the wait for a first byte, plus the bytes at a steady
 speed. A request is one contiguous read of any length.
@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 0.5  # for each of the two ways to read
 
 @dataclass(frozen=True)
 class Storage:
-    """What a read costs in one place."""
+    """The cost of a read from one storage."""
 
     name: str
     seek_seconds: float  #: until the first byte of a request
@@ -114,7 +114,7 @@ def measure_storage(directory: str | os.PathLike[str]) -> Storage:
 
 
 def hit_at_random(places: int, draws: float) -> float:
-    """How many of some places, one at least, so many draws hit, on average."""
+    """The mean number of places, of one at least, that so many draws hit."""
     return places * -math.expm1(draws * math.log1p(-min(1 / places, 1 - 1e-12)))
 
 

@@ -1,4 +1,4 @@
-"""What the operators' own steps take on this machine: small runs of them, for `calibrate`.
+"""Small runs of the operators' own steps on this machine, timed for `calibrate`.
 
 A table is staged in a temporary folder. `Scan` is MESHJOIN in the middle of a join with it: as many
 packets wait as ever will. `Steps` are parts of what a row goes through, by themselves.
@@ -115,7 +115,7 @@ class Scan:
 
     @property
     def steps(self) -> list[float]:
-        """How often a loop does each step: calls, chunks, table rows, stream rows."""
+        """The counts of each step in a loop: calls, chunks, table rows, stream rows."""
         calls, table_rows, rows = self._steps
         # what is read besides codes, which are read once in a loop
         chunks = self._join.ctx.counters.blocks_read / max(1, self._pushed) - 1

@@ -1,4 +1,4 @@
-"""How wide rows are: measured on a sample, or else as their types tell.
+"""Widths of rows: measured on a sample, or else by their types.
 
 The width of a row is Arrow's, with `ASSUMED_BYTES` for a value whose width its type does not tell.
 """
@@ -27,7 +27,7 @@ class RowWidth:
 
 
 def row_width(schema: pa.Schema, sample: pa.Table | None = None) -> RowWidth:
-    """How many bytes a row takes: measured on a sample, or else from the types."""
+    """The bytes of a row: measured on a sample, or else from the types."""
     if sample is not None and sample.num_rows:
         return RowWidth(sample.nbytes / sample.num_rows, f"measured on {sample.num_rows:,} rows")
     guessed = [field.name for field in schema if not _is_fixed(field.type)]

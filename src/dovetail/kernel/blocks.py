@@ -130,7 +130,7 @@ class BlockStore:
         return self._run(block, pa.py_buffer(data))
 
     def view(self, block: np.void) -> tuple[Run, View]:
-        """The same, with the file mapped: for rows that stay for long, and are reserved in full."""
+        """The rows of a block, mapped: for rows that stay for long, and are reserved in full."""
         view = self._readers.view_checked(*self._place(block), int(block["crc"]))
         return self._run(block, view.buffer), view
 
@@ -175,7 +175,7 @@ class BlockStore:
 
     @property
     def log_lengths(self) -> list[int]:
-        """How long the log of each side's blocks is."""
+        """The length of each side's log of blocks."""
         return [log.length for log in self._logs]
 
     def release(self, lengths: list[int]) -> None:
@@ -213,7 +213,7 @@ class BlockStore:
         self._readers.close()
 
     def in_use(self, entries: NDArray[np.void]) -> tuple[NDArray[np.void], list[str]]:
-        """These entries, renumbered by the files that hold them alone, and the files' names.
+        """Renumber entries by the files that hold them; returns the entries and those files' names.
 
         Blocks in a log are found without a number.
         """

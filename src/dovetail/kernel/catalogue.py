@@ -1,4 +1,4 @@
-"""Catalogues of any length in little memory: lists of entries that are paged out as they grow.
+"""Catalogues: lists of block entries of any length, paged out to disk as they grow.
 
 An entry is one of `blocks.BLOCK`. The newest entries of a list are in memory; whenever there are
 `fan_out` of them, they go to the store as a page, and an entry for that page is kept in their
@@ -26,7 +26,7 @@ _FEWEST, _ENOUGH = 4, 16  # entries in a page
 
 
 def fan_out_for(total_bytes: int | None, lists: int, enough: int = _ENOUGH) -> int:
-    """How many entries make a page if so many lists share a budget: a power of two.
+    """The number of entries in a page where several lists share a budget: a power of two.
 
     More than `enough` are of no use; a list that is often gone through wants larger pages.
     """
@@ -37,7 +37,7 @@ def fan_out_for(total_bytes: int | None, lists: int, enough: int = _ENOUGH) -> i
 
 
 def concatenated(parts: Sequence[Entries]) -> Entries:
-    """All of these entries; not by np.concatenate, which takes long to compare the types."""
+    """Concatenate entries; np.concatenate would take long to compare the types."""
     ends = np.cumsum([0, *(len(part) for part in parts)])
     whole: Entries = np.empty(ends[-1], dtype=BLOCK)
     for start, stop, part in zip(ends[:-1], ends[1:], parts, strict=True):
@@ -65,16 +65,16 @@ class Pages:
 
     @property
     def nbytes(self) -> int:
-        """What the lists take up in memory, with the pages that may be kept."""
+        """The bytes of the lists in memory, with the pages that may be kept."""
         return self.tail_bytes + (self.kept_bytes if self.tail_bytes else 0)
 
     @property
     def kept_bytes(self) -> int:
-        """What the pages that may be kept take up."""
+        """The bytes of the pages that may be kept."""
         return self._most_kept * self.fan_out * BLOCK.itemsize
 
     def most_tail_bytes(self, entries: int) -> int:
-        """What one list of so many entries has in memory at most."""
+        """The most bytes that a list of so many entries has in memory."""
         levels = 1
         while self.fan_out**levels < entries:
             levels += 1
@@ -219,7 +219,7 @@ class Catalogue:
         return self._standing_for(found, firsts, start, stop)
 
     def ending_below(self, code: int) -> int:
-        """How many entries end below a code; for a list in the order of its codes."""
+        """The number of entries that end below a code; for a list in the order of its codes."""
         first = 0
         for level in reversed(range(len(self._levels))):
             entries = self._levels[level]

@@ -1,4 +1,4 @@
-"""Reading and failing: what everything that keeps rows in files has in common.
+"""Reads of pieces of files, checked, and errors of storage that say what to do.
 
 Files are read with `pread` into one buffer that the caller has reserved, not mapped: mapped pages
 would count as resident without the budget knowing. Except for what is to stay anyway, and is
@@ -37,7 +37,7 @@ def storage_problem(error: OSError, path: Path, doing: str) -> StorageError:
 
 
 class View:
-    """A piece of a file, mapped. It is valid for as long as anybody holds the buffer."""
+    """A mapped piece of a file, valid for as long as anybody holds the buffer."""
 
     def __init__(self, mapped: mmap.mmap, offset: int, length: int) -> None:
         whole = pa.py_buffer(mapped)
@@ -61,7 +61,7 @@ class Readers:
         self._open: dict[str, int] = {}
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        """These bytes of a file, fewer only if the file ends before."""
+        """Read bytes of a file; fewer only if the file ends before."""
         try:
             if name not in self._open:
                 if len(self._open) >= _MOST_OPEN:
@@ -74,14 +74,14 @@ class Readers:
             raise storage_problem(error, self.directory / name, "read") from error
 
     def read_checked(self, name: str, offset: int, length: int, checksum: int) -> bytes:
-        """These bytes of a file, if they are what was written."""
+        """Read bytes of a file and verify their checksum."""
         data = self.read(name, offset, length)
         if len(data) != length or zlib.crc32(data) != checksum:
             raise self._damaged(name, offset)
         return data
 
     def view_checked(self, name: str, offset: int, length: int, checksum: int) -> View:
-        """The same, mapped: bytes come into memory as they are looked at.
+        """Map bytes of a file and verify their checksum; they become resident as they are read.
 
         They are checked when the process first sees them, and not again while the file is the same.
         """

@@ -1,4 +1,4 @@
-"""Types of join keys: what keys of two types are compared as, and what people call a type.
+"""Types of join keys: the common type of two keys, and the names of types in messages.
 
 Numbers of different types are compared as Spark SQL compares them: integers as the wider of the
 two, decimals with as many digits before and behind the point as either has, integers among decimals
@@ -50,7 +50,7 @@ def common_type(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
 def compared_types(
     left: pa.Schema, right: pa.Schema, left_keys: Sequence[str], right_keys: Sequence[str]
 ) -> tuple[pa.DataType, ...]:
-    """What the keys of two sides are compared as, pair by pair."""
+    """The common type of each pair of keys, as Spark compares them."""
     found = []
     for a, b in zip(left_keys, right_keys, strict=True):
         one, two = left.field(a).type, right.field(b).type
@@ -86,7 +86,7 @@ def name_of(type_: pa.DataType) -> str:
 
 
 def is_variant(type_: pa.DataType) -> bool:
-    """Whether this is how a variant comes through Arrow."""
+    """Whether this type is Spark's VARIANT as it appears in Arrow."""
     if not pa.types.is_struct(type_) or {f.name for f in type_} != {"value", "metadata"}:
         return False
     return (type_.field("metadata").metadata or {}).get(b"variant") == b"true"

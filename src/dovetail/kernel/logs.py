@@ -1,4 +1,4 @@
-"""A log: bytes in one long line, each at an address that never changes, kept in a few files.
+"""A log: append-only bytes at addresses that never change, in a few segment files.
 
 What is appended stays, unless all that comes before an address is released. An address is a
 position in the line, not in a file, so it holds while the files behind it change: an attempt that
@@ -41,7 +41,7 @@ class Piece:
 
 
 class Log:
-    """One line of bytes. `header` is what every file begins with, `suffix` how its name ends."""
+    """An append-only log. Every file begins with `header`, and its name ends with `suffix`."""
 
     def __init__(self, readers: Readers, suffix: str, header: bytes = b"") -> None:
         self._readers = readers
@@ -90,7 +90,7 @@ class Log:
         return [piece.name for piece in self._pieces]
 
     def facts(self) -> dict[str, Any]:
-        """What a later `restore` needs, as JSON has it."""
+        """The log's facts for `restore`, as JSON."""
         return {"length": self._length, "files": [list(astuple(piece)) for piece in self._pieces]}
 
     def restore(self, facts: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class Log:
 
 
 def _replaceable(sizes: list[int]) -> int:
-    """How many of the newest files a new one is to take the place of."""
+    """The number of newest files that a new one replaces (compaction)."""
     count = merged = 0
     while True:
         end = len(sizes) - count

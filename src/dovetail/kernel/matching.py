@@ -74,7 +74,7 @@ class Emitter:
                 self._held_bytes += nbytes
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """What is left over, as one batch."""
+        """Emit the pairs that are left over, as one batch."""
         self._close()
         if self._done:
             done, self._done = self._done, []

@@ -34,7 +34,7 @@ _MMAP_THRESHOLD_BYTES = 256 << 10
 
 
 def use_frugal_allocator() -> None:
-    """Let the memory that is freed go back to the system, in this whole process.
+    """Make this process return freed memory to the system.
 
     For a process of Dovetail's own, before it allocates much. Arrow's default pool keeps freed
     memory for long, so the system's takes its place. And glibc raises the size from which an
@@ -47,10 +47,10 @@ def use_frugal_allocator() -> None:
 
 
 def give_back_freed() -> None:
-    """Let the holes that small allocations have left in the heap go back to the system.
+    """Return the holes between small allocations in the heap to the system.
 
-    For who frees many of them that lie between others; it takes some milliseconds. Where there is
-    no glibc nothing is done.
+    Call it after freeing many small allocations; it takes some milliseconds. Without glibc it does
+    nothing.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -79,7 +79,7 @@ class Budget:
         return True
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether so much could be reserved."""
+        """Whether a reservation of this size would be granted."""
         return self.total_bytes is None or self.used_bytes + nbytes <= self.total_bytes
 
     def reserve(self, component: str, nbytes: int) -> None:
@@ -142,7 +142,7 @@ def _nothing_beside(_partition_bytes: int, _widest: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class MemorySplit:
-    """How one kind of operator divides its share of a budget."""
+    """The division of a partition's budget by one kind of operator."""
 
     working_share: float  #: set aside at the start for transient needs
     movable: frozenset[str]  #: the components that can be given up for rows that come

@@ -1,4 +1,4 @@
-"""Probes of sorted codes: which stored rows are candidates for which probing rows."""
+"""Probes of sorted codes: finds the stored rows that are candidates for probing rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The one shape of operator, and what it is given to work with.
+"""The operator protocol, and the context that an operator works with.
 
 An operator is built from a frozen spec and a `Context`, and from nothing else: no global, no wall
 clock, no disk except through the context's block store. So the same object runs under a virtual
@@ -28,7 +28,7 @@ SIDE_NAMES = ("left", "right")
 
 
 class Status(Enum):
-    """What `poll` found when it returned."""
+    """The result of the last `poll`."""
 
     IDLE = "idle"  #: nothing to do until more rows come or an input ends
     MORE = "more"  #: the fuel ran out before the work did
@@ -52,7 +52,7 @@ class LogicalClock:
 
 @dataclass
 class Counters:
-    """What an operator has done since it was made or restored; the runtime adds these up."""
+    """Counts of an operator's work since it was made or restored; the runtime adds them up."""
 
     rows_in: list[int] = field(default_factory=lambda: [0, 0])
     rows_shed: int = 0  #: rows that were left out before they came in
@@ -97,7 +97,7 @@ class Snapshot:
 
 
 class Operator(Protocol):
-    """What every join algorithm offers."""
+    """The protocol of every join algorithm."""
 
     ctx: Context
 
@@ -111,7 +111,7 @@ class Operator(Protocol):
         """Whether the last `poll` left anything to do."""
 
     def finish(self, side: int) -> None:
-        """That input has ended, as far as is known: a later `push` re-opens it."""
+        """Declare an input ended, as far as is known: a later `push` re-opens it."""
 
     def pending(self) -> int:
         """An estimate of the deferred work in rows; 0 exactly when there is none."""

@@ -1,4 +1,4 @@
-"""The memory for blocks that deferred work reads, for which rows in memory make room."""
+"""Memory for the blocks that deferred work reads; rows in memory are flushed to make room."""
 
 import sys
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from dovetail.kernel.probing import Rows
 
 
 class Lender(Protocol):
-    """Who holds rows in memory: passed with each call, since it holds the room itself."""
+    """An operator with rows in memory. Passed with each call, as it owns the `Room` itself."""
 
     def require(self, held: Reservation, nbytes: int, what: str) -> None:
-        """Have a reservation granted, whatever has to be given up for it."""
+        """Have a reservation granted; rows in memory are flushed if need be."""
 
     def lend(self) -> bool:
         """Give up something that blocks need more; False if there is nothing of the kind."""
 
 
 class Room:
-    """What there always is for blocks, and what can be had besides.
+    """The memory for blocks: a guaranteed part, and as much more as can be freed.
 
     Always there are `in_working` bytes of the working memory, and `least()` bytes that rows in
     memory have to make room for.
@@ -41,7 +41,7 @@ class Room:
 
     @property
     def least_bytes(self) -> int:
-        """What there always is; more of it once wide rows have come."""
+        """The guaranteed bytes; more of them once wide rows have come."""
         return self._in_working + self._least()
 
     def ask(self, nbytes: int, lender: Lender) -> int:
@@ -58,12 +58,12 @@ class Room:
         return self.nbytes
 
     def fit(self, lengths: Rows, lender: Lender) -> int:
-        """How many blocks of these lengths there can be room for, one at least."""
+        """The number of blocks of these lengths that fit, one at least."""
         ends = np.cumsum(lengths)
         return max(1, int(np.searchsorted(ends, self.ask(int(ends[-1]), lender), side="right")))
 
     def share(self, part: float) -> int:
-        """That part of the budget, but not less than can be had anyway."""
+        """This part of the budget, but not less than the guaranteed bytes."""
         total = self._budget.total_bytes
         return sys.maxsize if total is None else max(self.least_bytes, int(part * total))
 

@@ -77,7 +77,7 @@ class Run:
 
     @property
     def sizes(self) -> Sizes | None:
-        """What each row takes up with its index, if rows have to be looked at; else None."""
+        """The bytes of each row with its index; None if the mean says enough."""
         if self._sizes is False:
             lengths = unevenness(variable_bytes(self._rows.columns))
             if lengths is not None:

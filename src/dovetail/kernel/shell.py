@@ -1,7 +1,7 @@
 """The shell of every operator: arrival, the fuel of deferred work, and memory pressure.
 
-An algorithm fills in how a slice of rows arrives (`_arrive`), what work it has put off
-(`_deferred`), and how it makes room (`_reclaim`). All else is the same for every kind of join.
+An algorithm implements the arrival of a slice of rows (`_arrive`), its deferred work (`_deferred`),
+and making room (`_reclaim`). All else is the same for every kind of join.
 
 Arrival. A pushed batch is cut into slices that fit the working memory, by what each row takes up
 (see `kernel.slices`). Before the first slice, what working memory lacks for the widest row and the
@@ -11,10 +11,9 @@ Deferred work comes in pieces, each drained before the next is asked for. A piec
 rows that it emits, and what it reads and flushes. When the fuel is spent, `poll` returns between
 two pieces.
 
-Memory pressure. A reservation that is refused makes room until it is granted (`_grow`), or until
-there is nothing left to give up: then the refusal says which share of the budget would do. Making
-room may bring results, so it is a generator, and who reserves memory where no result may be emitted
-says so (`quietly`).
+Memory pressure. `_grow` makes room until a reservation is granted, or until there is nothing left
+to give up: then the error says which share of the budget would do. Making room may bring results,
+so it is a generator; where no result may be emitted, `quietly` drains it and asserts there is none.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +37,7 @@ _FUEL_BYTES = 64  # that are read or flushed for as much fuel as a row costs
 
 
 class Shell(ABC):
-    """What all operators have in common."""
+    """The base of all operators: arrival, fuel of deferred work, memory pressure."""
 
     name: ClassVar[str]
     split: ClassVar[MemorySplit]
@@ -83,7 +82,7 @@ class Shell(ABC):
         yield from self._counted(phase, self._gathered())
 
     def finish(self, side: int) -> None:
-        """That input has ended, as far as is known."""
+        """Declare an input ended, as far as is known."""
         self.ended[side] = True
         self._status = Status.MORE if self.pending() else self._resting()
 
@@ -110,7 +109,7 @@ class Shell(ABC):
 
     @abstractmethod
     def _deferred(self) -> Pieces:
-        """What has been put off, in order; each piece is drained before the next is asked for."""
+        """Yield pieces of deferred work, in order; each is drained before the next is asked for."""
 
     @abstractmethod
     def _reclaim(self, wanted: int) -> Reclaiming:
@@ -131,7 +130,7 @@ class Shell(ABC):
         return iter(())
 
     def _stops(self, fuel: int) -> bool:
-        """Whether deferred work stops with so much fuel."""
+        """Whether deferred work stops with this much fuel left."""
         return fuel <= 0
 
     def _announced(self, rows: SizedRows) -> None:  # noqa: B027  most need not know
@@ -139,7 +138,7 @@ class Shell(ABC):
 
     @abstractmethod
     def _beside_bytes(self, side: int) -> int:
-        """What is kept of each row besides the row."""
+        """The bytes that are kept for each row besides the row."""
 
     def _slices(self, rows: SizedRows) -> Iterator[pa.RecordBatch]:
         return rows.slices(self._slice_bytes, even=True)
@@ -226,10 +225,10 @@ class SpillingShell(Shell):
 
     @abstractmethod
     def _held_bytes(self) -> int:
-        """What the rows in memory take up."""
+        """The bytes of the rows in memory, with their indexes."""
 
     def _catalogue_bytes(self) -> int:
-        """What the catalogue of blocks takes up."""
+        """The bytes of the catalogue of blocks in memory."""
         return 0
 
     def require(self, held: Reservation, nbytes: int, what: str) -> None:

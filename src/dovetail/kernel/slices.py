@@ -1,4 +1,4 @@
-"""Batches in slices of bounded size, cut by what each row really takes up.
+"""Slices of batches, of bounded size, cut by the actual bytes of each row.
 
 Rows of one batch may be of any widths: a mean says nothing of the widest. So whoever may hold only
 so many bytes cuts by the rows' own sizes, which follow from the offsets of their columns, and a
@@ -53,12 +53,12 @@ _OFFSETS = {
 
 
 def variable_bytes(columns: Iterable[pa.Array]) -> Sizes | None:
-    """What each row's values of variable length take up; None if there is no such column."""
+    """The bytes of each row's values of variable length; None if there is no such column."""
     return sizes_in(columns)[1]
 
 
 def sizes_in(columns: Iterable[pa.Array]) -> tuple[float, Sizes | None]:
-    """What every row takes up, and what each takes up besides; None if none does."""
+    """The fixed bytes of a row, and the variable bytes of each; None if there are none."""
     fixed, total = 0.0, None
     for column in columns:
         width, found = _column_sizes(column)
@@ -69,14 +69,14 @@ def sizes_in(columns: Iterable[pa.Array]) -> tuple[float, Sizes | None]:
 
 
 def unevenness(lengths: Sizes | None) -> Sizes | None:
-    """The same lengths if a mean would say too little; else None."""
+    """The lengths if they are too uneven for their mean to stand for them; else None."""
     if lengths is None or not len(lengths):
         return None
     return lengths if is_uneven(int(lengths.max()), float(lengths.mean())) else None
 
 
 def is_uneven(widest: int, mean: float) -> bool:
-    """Whether a mean row says too little about rows of which this is the widest."""
+    """Whether rows are too uneven for their mean to stand for them, by the widest."""
     if widest > _LOOKED_AT_BYTES:
         return widest > _ALIKE * mean + _FEW_BYTES
     return widest > _EVEN * (mean + _FEW_BYTES)
@@ -132,7 +132,7 @@ def _buffer(column: pa.Array, number: int, item: "np.dtype[Any]", more: int = 0)
 def _of_elements(
     values: pa.Array, begins: NDArray[Any], ends: NDArray[Any], first: int | None = None
 ) -> Sizes:
-    """What lists take up whose elements are at `[begin, end)` of some values.
+    """The bytes of lists whose elements are at `[begin, end)` of some values.
 
     `first` is the place of the first value; None: that of the first list's.
     """
@@ -225,7 +225,7 @@ class SizedRows:
 
 
 class WideRows:
-    """What working memory lacks for the widest rows that have come; it stays reserved.
+    """The reservation for rows too wide for working memory; it is never given back.
 
     Working memory has room for the copies that are made of rows, beside those that are kept, as
     long as none is wider than its part of it.
@@ -265,7 +265,7 @@ class WideRows:
             self.held.grow(self._wanted(total, self.widest))
 
     def counted_input(self, nbytes: int) -> int:
-        """How much of an input batch is counted: half of what there is beside all that stays."""
+        """The bytes of an input batch that count: at most half of what is not reserved for good."""
         total = self._budget.total_bytes
         if total is None:
             return nbytes
@@ -273,11 +273,11 @@ class WideRows:
         return max(0, min(nbytes, room // 2, room - max(self.widest)))
 
     def _narrow(self, total: int) -> int:
-        """How wide a row may be that nobody has to take note of."""
+        """The widest row that working memory has room for."""
         return self._split.working_bytes(total) // self._split.wide_needs([1] * len(self.widest))
 
     def _wanted(self, total: int, widest: Sequence[int]) -> int:
-        """What working memory lacks for such rows."""
+        """The bytes that rows of these widths need beyond working memory."""
         narrow = self._narrow(total)
         if max(widest) <= narrow:
             return 0
@@ -285,7 +285,7 @@ class WideRows:
         return max(0, needed - self._split.working_bytes(total))
 
     def _room(self, total: int, widest: Sequence[int]) -> int:
-        """What a budget has beside working memory and all that stays."""
+        """The bytes of a budget beside working memory and all that stays reserved."""
         stays = sum(
             held for name, held in self._budget.components.items() if name not in self._movable
         )
@@ -310,7 +310,7 @@ class WideRows:
 
 
 def too_wide(row: int, budget: Budget, least: int) -> MemoryBudgetError:
-    """What to say of a row that a partition's share of the budget has no room for."""
+    """The error for a row that a partition's share of the budget has no room for."""
     shares = budget.shares
     of = f" over {shares} partitions" if shares > 1 else ""
     return MemoryBudgetError(

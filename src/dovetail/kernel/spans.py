@@ -1,4 +1,4 @@
-"""Spans of time as people write them: `"5 minutes"`."""
+"""Durations as text, `"5 minutes"`, parsed."""
 
 import datetime as dt
 import re

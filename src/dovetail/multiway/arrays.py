@@ -1,4 +1,4 @@
-"""Arrays of all rows in memory: what is done with them without a copy of the whole.
+"""Arrays of all rows in memory, grown and shrunk in place, without a copy of the whole.
 
 Nobody else may hold an array, or a view of it, that grows or shrinks where it is.
 """
@@ -29,7 +29,7 @@ def compact(array: NDArray[Any], kept: NDArray[np.bool_]) -> None:
 
 
 def count_marks(marked: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """How many are marked up to each place and with it."""
+    """The number of marked values up to and including each place."""
     counts = np.empty(len(marked), dtype=np.int32)
     before = np.int32(0)
     for start in range(0, len(marked), _PIECE):

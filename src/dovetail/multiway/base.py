@@ -1,4 +1,4 @@
-"""What every multi-way join has: the split of its budget, arrival, flushing, Cleanup, and state.
+"""The base of multi-way joins: the split of the budget, arrival, flushing, Cleanup, state.
 
 Arrival. A pushed batch is cut into slices that fit the working memory, by what each row takes up
 (see `kernel.slices`). A slice is encoded, freed of rows that can match nothing, made room for,
@@ -110,7 +110,7 @@ class MultiWayJoin(Holding):
     # -- for the algorithms -----------------------------------------------------------------
 
     def _build(self) -> None:
-        """Make what the algorithm keeps besides, with nothing in it."""
+        """Build the algorithm's own structures, empty."""
 
     def _beside_bytes(self, side: int) -> int:
         return 2 * self._encoders[side].index_bytes_per_row
@@ -132,11 +132,11 @@ class MultiWayJoin(Holding):
         """Rows with these codes of each attribute are in memory now."""
 
     def _facts(self) -> dict[str, Any]:
-        """What the algorithm itself has to keep."""
+        """The algorithm's own facts for a snapshot."""
         return {}
 
     def _restore_facts(self, facts: dict[str, Any]) -> None:
-        """The same, once the rows are back."""
+        """Restore the algorithm's own facts, once the rows are back."""
 
     # -- arriving ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The work on disk: blocks are read and joined, one at a time or, in Cleanup, a few.
+"""Joins of blocks on disk: one block at a time or, in Cleanup, a few together.
 
 `cells` says what has to be joined and `odometer` in which order. Whoever asks for a step drains
 it, and may then leave for as long as it likes: `put_down` gives the memory back and keeps what
@@ -45,7 +45,7 @@ _MOST_AT_ONCE = 32  # blocks
 
 @dataclass(frozen=True)
 class MinerOptions:
-    """What may be set; the defaults are the paper's (section 5) where it has any."""
+    """The settings of MINER; the defaults are the paper's (section 5) where it has any."""
 
     #: bytes of a flushed block; None: the paper's 10 KB, and more where the budget is large
     block_bytes: int | None = None
@@ -88,7 +88,7 @@ class BlockJoins:
         return self._room.least_bytes // (len(self._spec) + 1)
 
     def boxes(self, cell: Cell) -> list[Box]:
-        """What is left to do in a cell, the next one last."""
+        """The boxes left to join in a cell, the next one last."""
         if self._odometer is None or self._odometer.cell is not cell:
             return list(cell.boxes)
         return [box for box in (*cell.boxes[:-1], *self._odometer.remaining()) if box]
@@ -167,17 +167,17 @@ class BlockJoins:
         return Odometer(cell, box, plan, start + chunk, pieces, cleaning)
 
     def _width(self, cell: Cell, relation: int) -> float:
-        """What a row takes up in a part, on average."""
+        """The mean bytes of a row in a part."""
         blocks = cell.relations[relation]
         return blocks.mean_row_bytes + self._index_bytes(relation)
 
     def _index_bytes(self, relation: int) -> int:
-        """What a row takes up in a part besides itself."""
+        """The bytes of a row in a part besides the row itself."""
         return self._encoders[relation].index_bytes_per_row + _TICK_BYTES
 
     @staticmethod
     def _fitting(blocks: RelationBlocks, numbers: range, room: int, index: int) -> tuple[int, int]:
-        """How many of these blocks so many bytes have room for, and what they take up."""
+        """The number of these blocks that fit into so many bytes, and the bytes they take up."""
         count, nbytes = 0, 0
         for _, entries in blocks.scan(0, numbers.start, numbers.stop):
             held = nbytes + np.cumsum(entries["length"] + index * entries["rows"].astype(np.int64))

@@ -68,13 +68,13 @@ class Cell:
         return [len(blocks) for blocks in self.relations]
 
     def next_box(self) -> Box | None:
-        """What is to be joined next; None if all that is on disk has been."""
+        """The next box to join; None if all blocks on disk have been joined."""
         if not self.boxes:
             self._grow()
         return self.boxes[-1] if self.boxes else None
 
     def replace(self, remaining: Sequence[Box]) -> None:
-        """So much is left of the last box, the next one last."""
+        """Replace the last box by what is left of it, the next one last."""
         self.boxes[-1:] = [box for box in remaining if box]
 
     def _grow(self) -> None:
@@ -138,7 +138,7 @@ class Cell:
 
     @property
     def nbytes(self) -> int:
-        """What is kept besides the pages of the lists."""
+        """The bytes that are kept besides the pages of the lists."""
         return RANGE_BYTES * sum(len(blocks.departures) for blocks in self.relations)
 
     # -- state ------------------------------------------------------------------------------

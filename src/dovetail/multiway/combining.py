@@ -1,4 +1,4 @@
-"""Rows of several relations to combinations, relation after relation, in pieces of bounded size.
+"""Combines rows of several relations, relation after relation, in pieces of bounded size.
 
 A *plan* starts with one relation and walks the edges of the join tree, each from a relation that is
 already in to one that is not. A set of partial combinations is held as an array of slots for each
@@ -25,7 +25,7 @@ PairCounter = Callable[[Reach, Sequence[JoinRows], Slots, Slots], None]
 
 
 def bytes_each(inputs: int) -> int:
-    """What a combination takes up, if every relation has a piece that is full.
+    """The bytes of a combination, if every relation has a piece that is full.
 
     The slots of each relation that is in, once more with each edge that is walked, and what it
     takes to enumerate the pairs of each edge.
@@ -124,7 +124,7 @@ class Combiner:
 
 
 def _has_to_be_compared(codec: KeyCodec) -> bool:
-    """Whether codes alone do not tell: hashes, and bands of floats, where rounding decides."""
+    """Whether candidates have to be verified: hashed keys, and bands of floats."""
     if codec.within is None:
         return not codec.exact
     return bool(pa.types.is_floating(codec.types[0]))

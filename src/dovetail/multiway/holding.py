@@ -1,4 +1,4 @@
-"""The rows that a multi-way join holds, in memory and in blocks, and how they go to disk.
+"""The rows of a multi-way join, in memory and in blocks on disk, and flushes between the two.
 
 What is held in memory is reserved before: rows and their indexes, the input batch, the catalogue of
 blocks. If a reservation is refused, the algorithm makes room (`_make_room`) until it is granted.
@@ -34,7 +34,7 @@ def _wide_needs(widest: Sequence[int]) -> int:
 
 
 def _room_for_blocks(partition_bytes: int, widest: Sequence[int]) -> int:
-    """What joining blocks takes at the least: of each input one, if rows are wide."""
+    """The least memory for joining blocks: a row of each input, if rows are wide."""
     return max(int(partition_bytes * BLOCK_SHARE), sum(widest))
 
 
@@ -80,11 +80,11 @@ class Holding(SpillingShell):
 
     @property
     def block_room_bytes(self) -> int:
-        """What joining blocks takes at the least."""
+        """The least memory for joining blocks."""
         return block_room(self.ctx.budget, self.wide)
 
     def _cell_count(self, snapshot: Snapshot | None) -> int:
-        """How many parts the join falls into."""
+        """The number of cells of the join."""
         return 1
 
     def _removed(self, relation: int) -> None:
@@ -183,7 +183,7 @@ class Holding(SpillingShell):
 
 
 def block_room(budget: Budget, wide: WideRows) -> int:
-    """What joining blocks takes at the least."""
+    """The least memory for joining blocks."""
     if budget.total_bytes is None:
         return _UNBOUNDED_BLOCK_BYTES
     return _room_for_blocks(budget.total_bytes, wide.widest)

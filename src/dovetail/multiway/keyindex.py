@@ -121,7 +121,7 @@ class KeyIndex:
     # -- codes in their order ---------------------------------------------------------------
 
     def count_up_to(self, code: int) -> int:
-        """How many rows have this code or a lower one."""
+        """The number of rows with this code or a lower one."""
         return sum(int(np.searchsorted(codes, code, "right")) for codes in self._runs)
 
     def lowest(self, count: int) -> int:

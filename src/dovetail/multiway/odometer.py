@@ -1,4 +1,4 @@
-"""Which blocks are joined next: an odometer over the blocks of one box (section 4.2).
+"""The odometer over the blocks of one box: the order in which they are joined (section 4.2).
 
 A chunk of blocks of the outer relation is in memory, and of each inner relation a *piece*, a range
 of its blocks. The innermost piece moves on most often; when it has been through all blocks, the
@@ -48,7 +48,7 @@ class Level:
 
 @dataclass
 class Odometer:
-    """Where the work on the last box of a cell stands, and what is in memory for it."""
+    """The progress of the last box of a cell, and the blocks in memory for it."""
 
     cell: Cell
     box: Box
@@ -92,7 +92,7 @@ class Odometer:
             self.levels.pop()
 
     def remaining(self) -> list[Box]:
-        """What of the box has not been joined, the next one last."""
+        """The parts of the box that have not been joined, the next one last."""
         outer, low, high = self.box.outer, list(self.box.low), list(self.box.high)
         low[outer] = self.stop
         boxes = [Box(outer, low, high)]

@@ -1,4 +1,4 @@
-"""Combinations to output batches of a bounded size."""
+"""Output of a multi-way join: combinations become batches of bounded size."""
 
 from collections.abc import Iterator, Sequence
 
@@ -50,7 +50,7 @@ class Emitter:
             self._held_bytes += nbytes
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """What is left over, as one batch."""
+        """Emit the combinations that are left over, as one batch."""
         done, self._done, self._held_bytes = self._done, [], 0
         if self._counted:
             counted, self._counted = self._counted, 0

@@ -1,4 +1,4 @@
-"""The rows themselves, in Arrow: batches one behind the other, addressed by slot.
+"""The payload: rows in Arrow, batches one behind the other, addressed by slot.
 
 Rows that leave are not cut out of their batch at once, which would copy all of it for a few of
 them; they stay as dead weight until a sixteenth of the batch is dead. `nbytes` counts them, for
@@ -190,7 +190,7 @@ class Payload:
         return bool(dead)
 
     def gather(self, slots: Slots, columns: Sequence[int] | None = None) -> pa.RecordBatch:
-        """These rows, one at least, or some columns of them, in buffers of their own."""
+        """Gather rows, one at least, or some columns of them, in buffers of their own."""
         if len(self.chunks) == 1:
             return _take(self.chunks[0], slots, columns)
         number = np.searchsorted(self._starts, slots, side="right") - 1
@@ -214,7 +214,7 @@ class Payload:
 
     @property
     def sizes(self) -> Sizes | None:
-        """What each row takes up, if rows have to be looked at; else None."""
+        """The bytes of each row; None if the mean says enough."""
         if isinstance(self._sizes, bool):
             found = [_sizes(chunk) for chunk in self.chunks]
             variable = [sizes for _, sizes in found if sizes is not None]

@@ -1,4 +1,4 @@
-"""In which order the relations are probed: by estimated selectivity (section 4.1).
+"""The order in which relations are probed: by estimated selectivity (section 4.1).
 
 The paper's symbols: `LocalJoins` of an edge is `local_joins`, `Tups` of a relation is its number of
 rows in memory, and the join selectivity factor of an edge is
@@ -19,7 +19,7 @@ from dovetail.multiway.spec import MultiWaySpec, Reach
 
 @dataclass
 class Selectivity:
-    """What is known of one edge."""
+    """The counts of one edge."""
 
     local_joins: int = 0
     before: float = 0.0  #: the factor as of the last flush
@@ -41,7 +41,7 @@ class ProbeOrder:
         self.edges = [Selectivity() for _ in self.spec.edges]
 
     def found(self, counts: Sequence[int]) -> None:
-        """So many pairs of rows matched on each edge."""
+        """Count the pairs of rows that matched on each edge."""
         for edge, count in zip(self.edges, counts, strict=True):
             edge.local_joins += count
 

@@ -100,7 +100,7 @@ class RelationBlocks:
         return self._bytes / max(1, self._rows)
 
     def facts(self, tick: int) -> dict[str, Any]:
-        """What a snapshot keeps; its copies leave memory at a tick."""
+        """The facts for a snapshot; its copies leave memory at a tick."""
         return {
             "last": self.last_ats,
             "first": self._first_dts,
@@ -130,5 +130,5 @@ class RelationBlocks:
 
 
 def part_of(cell: int, attribute: int) -> int:
-    """How the entry of a block is labelled."""
+    """The `part` field of a block's entry: its cell and its attribute."""
     return cell * _MOST_ATTRIBUTES + attribute

@@ -1,4 +1,4 @@
-"""Rows of one relation that can be joined: those in memory, and those of blocks read back.
+"""Rows of one relation that can be joined: in memory, or in blocks that were read back.
 
 `JoinRows` addresses them by slot and has, for each, the code of every join attribute; an index for
 each attribute; and the rows themselves (`payload`). `Table` is what a relation has in memory, with
@@ -53,11 +53,11 @@ class Encoder:
 
     @property
     def index_bytes_per_row(self) -> int:
-        """What a row in memory takes up besides itself, its part of the ticks apart."""
+        """The bytes of a row in memory besides the row, its part of the ticks apart."""
         return len(self) * (8 + BYTES_PER_ROW) + 2
 
     def arriving_bytes(self, rows: int) -> int:
-        """What so many rows that come together take up besides themselves."""
+        """The bytes of so many arriving rows besides the rows."""
         return self.index_bytes_per_row * rows + BYTES_PER_RUN
 
     def encode(self, rows: pa.RecordBatch) -> tuple[list[Codes], NDArray[np.bool_] | None]:
@@ -134,7 +134,7 @@ class Part(JoinRows):
 
     @classmethod
     def lined_up(cls, parts: Sequence["Part"]) -> "Part":
-        """The same, but rows stay where they are."""
+        """Join parts into one; the rows stay where they are."""
         if len(parts) == 1:
             return parts[0]
         codes = [np.concatenate(some) for some in zip(*(p.codes for p in parts), strict=True)]
@@ -150,7 +150,7 @@ class Part(JoinRows):
 
 
 class Table(JoinRows):
-    """What one relation has in memory."""
+    """The rows of one relation in memory, with an index for each attribute."""
 
     def __init__(self, encoder: Encoder, merge_bytes: int) -> None:
         codes: list[Codes] = [np.zeros(0, dtype=np.int64) for _ in range(len(encoder))]

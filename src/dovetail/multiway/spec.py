@@ -1,4 +1,4 @@
-"""Which rows of several relations match: a tree of equality and band edges.
+"""The condition of a multi-way join: a tree of equality and band edges.
 
 Vocabulary. An *edge* joins columns of one input with columns of another. An *attribute* of an input
 is what one or more of its edges join on; it gets one index, however many edges use it. The edges
@@ -194,7 +194,7 @@ def _band_type(
     names: Sequence[str], schemas: Sequence[pa.Schema], ends: tuple[int, int],
     columns: tuple[str, str],
 ) -> pa.DataType:  # fmt: skip
-    """What the two columns of a band are compared as."""
+    """The common type of the two columns of a band."""
     types = [schemas[end].field(column).type for end, column in zip(ends, columns, strict=True)]
     found = common_type(*types)
     if found is None:

@@ -1,4 +1,4 @@
-"""What every join of a stream with a staged table does besides emitting: arrival and memory.
+"""The base of joins of a stream with a staged table: arrival and memory.
 
 A pushed batch is taken in by slices, cut by what each row really takes up (see `kernel.slices`).
 A row whose key can match nothing (null; NaN in a band join) is settled as it comes. The others are
@@ -140,7 +140,7 @@ class SemiStreamJoin(Emission, Shell):
         return fuel <= 0 and self.pending() > 0
 
     def _meta(self) -> dict[str, Any]:
-        """What every snapshot says."""
+        """The facts that are in every snapshot."""
         return {
             "arrived": self._arrived,
             "table": self.table.version,
@@ -164,7 +164,7 @@ class SemiStreamJoin(Emission, Shell):
             start = stop
 
     def _slice_rows(self) -> int:
-        """How many rows are taken in at a time, if there is room for so many."""
+        """The number of rows that are taken in at a time, if there is room for so many."""
         return sys.maxsize
 
     def _arrive(self, side: int, rows: pa.RecordBatch) -> Results:
@@ -188,12 +188,12 @@ class SemiStreamJoin(Emission, Shell):
         return self._grow(self._window, self._waiting_bytes(run), "rows")
 
     def _waiting_bytes(self, run: Run) -> int:
-        """What these rows take up while they wait, with what is kept of them."""
+        """The bytes of rows while they wait, with what is kept for each."""
         raise NotImplementedError(f"no row waits in {self.name!r}")
 
 
 def release_bytes_of(partition_bytes: int | None) -> int:
-    """How much of a table's rows may be resident with this share of the budget."""
+    """The bytes of mapped table rows that may be resident with this share of the budget."""
     return max(RELEASE_BYTES, _SPLIT.working_bytes(partition_bytes) // 4)
 
 

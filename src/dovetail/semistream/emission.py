@@ -1,4 +1,4 @@
-"""From candidates to results: what a join of a stream with a table emits for its rows.
+"""Emission of a lookup join: candidates of stream rows become results.
 
 Vocabulary. A *row* is a stream row; a *position* is the place of a table row in the staged table. A
 row's candidates are the positions `[low, high)`: the table is sorted by code, so they lie together.
@@ -24,13 +24,13 @@ _MOST_PAIRS = 1 << 17
 
 
 class Source(Protocol):
-    """Where table rows are taken from: the staged table or a cache of it."""
+    """A source of table rows: the staged table, or a cache of it."""
 
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
         """The rows at these positions; a negative one is a row of nulls."""
 
     def row_sizes(self, positions: Rows) -> Sizes:
-        """What each of them takes up."""
+        """The bytes of each of these rows."""
 
 
 class Emission(ABC):
@@ -88,7 +88,7 @@ class Emission(ABC):
         self, rows: pa.RecordBatch, chosen: Rows, low: Rows, high: Rows, source: Source,
         matched: NDArray[np.bool_],
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """What these candidates add: the rows `chosen` may have more of them elsewhere.
+        """Emit the results of some candidates; the rows `chosen` may have more of them elsewhere.
 
         `matched` says of all of `rows` which have matched so far, and is brought up to date.
         """
@@ -110,7 +110,7 @@ class Emission(ABC):
                 yield from self._stream_rows(rows, fresh)
 
     def _leave(self, rows: pa.RecordBatch, matched: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
-        """What is left to emit when rows have met the whole table."""
+        """Emit the rows without a match, once rows have met the whole table."""
         if self.spec.how in (LEFT_OUTER, ANTI) and not matched.all():
             yield from self._unmatched(rows, np.flatnonzero(~matched))
 
@@ -181,7 +181,7 @@ class Emission(ABC):
         self, rows: pa.RecordBatch, chosen: Rows, positions: Rows | None = None,
         source: Source | None = None,
     ) -> Iterator[slice]:  # fmt: skip
-        """These stream rows, each with a table row or alone, in parts that fit, or of one each."""
+        """Gather stream rows, each with a table row or alone, in parts that fit, or of one each."""
         uneven = is_uneven(self._widest_row, self._stream_row_bytes)
         if not (uneven or self.table.uneven):
             limit = self._most_pairs()

@@ -1,4 +1,4 @@
-"""f_R of a staged table: how many of its rows have a code, and so what leaving a row out loses.
+"""Frequencies of codes in a staged table (f_R), by which shedding weighs stream rows.
 
 Exact if the different codes of the table with their counts fit into an eighth of the budget; else
 from a sketch of that size. Either takes two passes over the codes. The memory is reserved first,
@@ -71,7 +71,7 @@ def learn_frequencies(operator: SemiStreamJoin) -> Iterator[pa.RecordBatch]:
 def _remembered(
     operator: SemiStreamJoin, held: Reservation
 ) -> Generator[pa.RecordBatch, None, FrequencyLookup | None]:
-    """What was learned before and fits; None if there is no such thing."""
+    """Frequencies learned before, if they fit; else None."""
     table, limit = operator.table, most_bytes(operator.ctx.budget.total_bytes)
     exact = table.directory / _EXACT
     size = _size(exact)

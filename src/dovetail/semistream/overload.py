@@ -1,4 +1,4 @@
-"""What to do when a stream outruns a join, and when its rows must not wait: settings and measures.
+"""Load shedding and latency bounds of a lookup join: settings and measured rates.
 
 Rates. Polyzotis et al. (see `shedding`), section 4.1: a stream comes at λ rows a second and is
 served at μ. While `λ > μ` the join falls behind without end, and has to leave the share `1 - μ / λ`
@@ -42,13 +42,13 @@ class Rates:
 
     @property
     def relief(self) -> float:
-        """How many times as many rows come as are to be kept; 1 to keep them all."""
+        """The ratio of rows that come to rows that are to be kept; 1 to keep them all."""
         return self.ratio * SPARE if self.ratio > 1 else 1.0
 
 
 @dataclass(frozen=True)
 class Shedding:
-    """How to leave rows out: the strategy, and where they go."""
+    """Settings of load shedding: the strategy, and where shed rows go."""
 
     strategy: str
     to: Path | None = None  #: None: they are counted, and gone
@@ -58,7 +58,7 @@ class Shedding:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long rows may wait, and how fast the table is scanned for that."""
+    """A latency bound, and the scan rate that keeps it."""
 
     seconds: float
     pages: int = 0  #: of a step, as long as it is not known how often steps come; 0: all
@@ -73,7 +73,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Load:
-    """What is known of a partition's rates; `after` adds a step. Sums fade with time.
+    """Arrival and service rates of a partition; `after` adds a step. Sums fade with time.
 
     An interval is from the start of a step to the start of the next. The rows of the next came in
     it, and the step was busy in it. So the sums of both are over the same intervals: a source that
@@ -95,7 +95,7 @@ class Load:
         return cls(**(facts or {}))
 
     def facts(self) -> dict[str, Any]:
-        """What `of` takes."""
+        """The facts that `of` takes."""
         return asdict(self)
 
     def rates(self, turns: int) -> Rates | None:
@@ -148,7 +148,7 @@ class Load:
         )
 
     def share(self, rows: int, ratio: float) -> tuple[int, Self]:
-        """How many of so many rows to keep. What is rounded off is carried over to the next."""
+        """The number of rows to keep. What is rounded off is carried over to the next batch."""
         if ratio <= 1:
             return rows, self
         exact = rows / ratio + self.carry
@@ -167,7 +167,7 @@ class Waits:
         return cls(tuple((int(first), float(began)) for first, began in facts or ()))
 
     def facts(self) -> list[list[float]]:
-        """What `of` takes."""
+        """The facts that `of` takes."""
         return [list(step) for step in self.steps]
 
     def joined_by(self, first: int, began: float) -> Self:
@@ -187,5 +187,5 @@ class Waits:
         return replace(self, steps=self.steps[done:]), max(0.0, longest)
 
     def age(self, now: float) -> float:
-        """How long the oldest row has been waiting."""
+        """The seconds that the oldest row has been waiting."""
         return max((now - began for _, began in self.steps), default=0.0)

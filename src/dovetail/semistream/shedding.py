@@ -1,4 +1,4 @@
-"""Which rows of a stream to keep when more arrive than the join can take.
+"""Strategies of load shedding: which rows to keep when more arrive than the join can take.
 
 After Polyzotis et al., "Meshing Streaming Updates with Persistent Data in an Active Data
 Warehouse", section 4. Of the rows that arrive in one iteration of the join, `w` can be taken up.
@@ -162,7 +162,7 @@ def shedder(name: str) -> Shedder:
 
 
 def _certain(descending: Counts, w: int) -> int:
-    """How many of more than `w` counts, all above 0, are kept for certain: fewer than `w`."""
+    """The number of counts kept for certain, of more than `w`, all above 0: fewer than `w`."""
     leading = descending[:w]
     before = np.cumsum(leading) - leading
     left = descending.sum() - before  # the sum of this count and all smaller ones
@@ -202,7 +202,7 @@ class Frequencies:
 
     @property
     def entries(self) -> tuple[Codes, Counts]:
-        """What `counted` takes."""
+        """The facts that `counted` takes."""
         return self._codes, self._counts
 
     @property

@@ -1,4 +1,4 @@
-"""Which table rows belong to a stream row, and what is emitted for it.
+"""The condition and kind of a join of a stream with a table, and the columns of a result.
 
 Semantics. `inner` and `left` emit pairs, `left` also rows without a match, with nulls; `semi` emits
 the rows with a match and `anti` the rows without, each once.
@@ -29,7 +29,7 @@ Condition = Callable[[pa.RecordBatch, pa.RecordBatch], NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class SemiStreamSpec:
-    """Which table rows belong to a stream row, and what a result looks like."""
+    """The condition of a join of a stream with a table, and the columns of a result."""
 
     stream: pa.Schema
     table: pa.Schema  #: the staged columns

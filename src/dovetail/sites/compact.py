@@ -1,4 +1,4 @@
-"""Shorter ways to write two vectors of the paper; whichever is shorter is sent.
+"""Compact encodings of two vectors of the paper; the shorter one is sent.
 
 - Counts (`v_C`): those of all keys in order, or of the keys whose count has changed, with their
   places. In a large window few keys change in an interval.

@@ -1,4 +1,4 @@
-"""What a message between sites may hold, by its kind.
+"""Checks of the contents of messages between sites, by kind.
 
 A message of another host is checked against this before it is written down, so that what a peer
 claims, and not only how it is encoded, can neither stop a site nor make it keep what never ends.

@@ -1,4 +1,4 @@
-"""The copy of a window at another site, and what its owner remembers of it.
+"""Copies of windows at other sites, and their owners' view of them.
 
 There is one `Outlet` at the owner and one `Copy` at the holder for each pair of sites, however many
 steps of the plan use them: SP-S wants all rows, SM-S1 and SM-S2 some (`W'2`), SM-S2 and SM-D1 the
@@ -48,7 +48,7 @@ def in_order(keys: Iterable[StepKey]) -> list[StepKey]:
 
 
 class Outlet:
-    """What the owner of a window knows of one copy of it."""
+    """The owner's view of one copy of its window."""
 
     def __init__(
         self, store: RowStore, window: object, next_number: int, compact: bool = True
@@ -171,7 +171,7 @@ class Outlet:
             parts["numbers"] = column(narrowed(numbers - numbers[0]))
 
     def snapshot(self) -> dict[str, Any]:
-        """What it knows beside the window itself."""
+        """The owner's view as data, beside the window itself."""
         return {
             "base": self._base,
             "sent": self._sent,
@@ -235,7 +235,7 @@ _NEVER = -(1 << 62)  # an interval before all others
 
 
 class Copy:
-    """What a site has of another's window."""
+    """A site's copy of another's window."""
 
     def __init__(self, stream: Stream, gone_through: int = _NEVER) -> None:
         self.store = RowStore(stream.qualified, stream.time_column)
@@ -254,7 +254,7 @@ class Copy:
         return self.store.nbytes + self.store.index_bytes + self._clock.nbytes + entries + blooms
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it as data."""
+        """The copy as data."""
         return {
             "store": self.store.snapshot(),
             "entries": {label: entries.snapshot() for label, entries in self.entries.items()},

@@ -1,4 +1,4 @@
-"""What a one-way join and a plan cost, before they run (Appendix B).
+"""Cost model of one-way joins and plans (Appendix B).
 
 The cost is the execution time in a unit of time: what is sent, each message at its latency plus its
 bytes by the bandwidth (`S(x)`), and what is computed. The terms are the paper's (`formulas`), with
@@ -37,7 +37,7 @@ class LinkPrice:
 
 @dataclass(frozen=True)
 class Prices:
-    """What sending and computing cost, in units of time."""
+    """The costs of sending and computing, in units of time."""
 
     link: LinkPrice = field(default_factory=LinkPrice)
     links: Mapping[tuple[str, str], LinkPrice] = field(default_factory=dict)  #: by sites, from, to
@@ -122,7 +122,7 @@ class CostModel:
         return total
 
     def priced(self, done: tuple[str, ...], name: str, algorithm: Algorithm, delay: int) -> _Priced:
-        """What is sent in an interval, and the time that computing takes in a unit of time."""
+        """The bytes sent in an interval, and the time of computing in a unit of time."""
         where = (done[0], frozenset(done), name, algorithm, delay)
         if where not in self._known:
             flow, key = self.flow(done), self._key(done, name)
@@ -189,7 +189,7 @@ class Ledger:
         self._known: dict[tuple[str, frozenset[str], str, str, Algorithm], Cost] = {}
 
     def step(self, done: tuple[str, ...], source: str, name: str, algorithm: Algorithm) -> Cost:
-        """What one more step would add."""
+        """The costs that one more step would add."""
         asked = (done[0], frozenset(done), source, name, algorithm)
         if asked not in self._known:
             sent, time = self._model.priced(done, name, algorithm, self._horizon)

@@ -1,4 +1,4 @@
-"""Which keys a window has: `V2` at its owner, the copy of it and `M2` at the site that probes.
+"""Bookkeeping of a window's keys: `V2` at its owner, its copy and `M2` where it is probed.
 
 The owner keeps for each distinct key how many rows have it (`c`) and whether they have been sent
 (`b`). An update is two vectors: the keys that are new (`v_J`), and how many rows each key has, old

@@ -1,4 +1,4 @@
-"""What is known of the streams, and what follows for one of them or for rows made of several.
+"""Estimates for streams and for rows made of several, from statistics.
 
 Statistics are given or measured (`statistics`). Between them lies the usual assumption: within a
 column, all keys are about equally frequent; between columns, independence. Rows come at random, so
@@ -61,7 +61,7 @@ class Statistics:
         return self.selectivity.get((left, right), self.selectivity.get((right, left), even))
 
     def unevenness(self, left: str, right: str) -> float:
-        """How much likelier two rows match than if all keys were equally frequent."""
+        """The factor by which two rows match likelier than if all keys were equally frequent."""
         even = self.shared_keys(left, right) / (self.distinct(left) * self.distinct(right))
         return self.share_of_pairs(left, right) / even if even else 1.0
 
@@ -97,7 +97,7 @@ class Flow:
         return statistics.distinct(column) if found is None else found.keys
 
     def draws(self, column: str) -> float:
-        """How often a key of a column is drawn anew."""
+        """The rate at which a key of a column is drawn anew."""
         found = self.class_of(column)
         if found is not None:
             return min(self.rate, found.draws)
@@ -109,7 +109,7 @@ class Flow:
 
 
 def window_time(query: Query, statistics: Statistics, name: str) -> float:
-    """How long a row stays in a stream's window."""
+    """The time that a row stays in a stream's window."""
     window = query.stream(name).window
     if isinstance(window, CountWindow):
         return window.rows / max(statistics.streams[name].rate, 1e-9)

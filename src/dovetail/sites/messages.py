@@ -29,7 +29,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(IntEnum):
-    """What a message is about."""
+    """The kinds of messages."""
 
     UPDATE = 1  #: of a copy of the sender's window: rows, `k`, entries and counts
     PROBE = 2  #: rows to be joined with the receiver's window
@@ -157,7 +157,7 @@ def _numbers_part(kind: str, data: bytes) -> pa.RecordBatch:
 
 
 def decode(data: bytes) -> Message:
-    """What `encode` made. Anything else is an `ArgumentError`."""
+    """Decode what `encode` made. Anything else is an `ArgumentError`."""
     try:
         header = Header.unpack(data[:HEADER_BYTES])
         parts, at = {}, HEADER_BYTES

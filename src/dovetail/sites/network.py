@@ -1,4 +1,4 @@
-"""What a site needs of a network: to send.
+"""The network protocol of a site: to send.
 
 Messages of one sender to one receiver arrive in the order in which they were sent, as over TCP. How
 they travel, and how long, is the network's business: `virtual` delivers them inside one process.

@@ -1,4 +1,4 @@
-"""When a copy may be probed, and when rows may leave a window.
+"""Pace: decides when a copy may be probed, and when rows may leave a window.
 
 `Timed` is the paper's model (Sect. 2.2): messages take at most `delta`, so a copy is complete that
 long after an interval has ended (constraint 1, delayed probe), and rows may go when the longest way
@@ -64,7 +64,7 @@ class Pace(Protocol):
         """The same, and it stays over whatever `delta` will be."""
 
     def snapshot(self) -> dict[str, Any]:
-        """What it has heard, as data."""
+        """The state of the pace, as data."""
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Go on from what `snapshot` gave."""

@@ -1,4 +1,4 @@
-"""What is to be joined: streams at sites, their windows, and equalities between their columns.
+"""Queries: streams at sites, their windows, and equalities between their columns.
 
 `tau` is the execution interval: the rows of interval `n`, with times in `[(n - 1) * tau, n * tau)`,
 are joined together. `delta` bounds the delay of one message over one link (Sect. 2.2). All times

@@ -153,7 +153,7 @@ class RowStore:
 
     @property
     def index_bytes(self) -> int:
-        """What is kept beside the rows, to find them."""
+        """The bytes of indexes, numbers and times, beside the rows."""
         indexes = sum(index.nbytes for index in self._indexes.values())
         return self._numbers.nbytes + self._times.nbytes + indexes
 

@@ -1,4 +1,4 @@
-"""Which plan holds for which interval at a site, and how a new one is agreed on.
+"""The schedule of plans: which plan holds for an interval, and how a new one is agreed on.
 
 A plan holds from an interval on, the same at all sites. To change it, the planner sends `PREPARE`
 with the new plan and its first interval; a site that is not that far yet answers `READY`, and goes

@@ -86,7 +86,7 @@ def join_columns(query: Query, name: str) -> list[str]:
 
 
 def measure(site: "Site", rows: int, intervals: int) -> dict[str, pa.RecordBatch]:
-    """What a site has to say of its stream, which had so many rows in the last intervals."""
+    """A site's statistics of its stream, which had so many rows in the last intervals."""
     store = site.window
     stored = max(len(store.numbers), 1)
     parts = {

@@ -49,7 +49,7 @@ class TreeJoin:
 
 @dataclass(frozen=True)
 class Level:
-    """What is planned and joined by itself: a linear plan, or one of the joins of a tree."""
+    """A unit that is planned and joined by itself: a linear plan, or one join of a tree."""
 
     query: Query
     plan: Plan
@@ -59,11 +59,11 @@ class Level:
 
     @property
     def name(self) -> str:
-        """What the stream is called that its results are."""
+        """The name of the stream that its results are."""
         return _JOINED.join(self.streams)
 
     def base(self, column: str) -> str:
-        """What a column is called in the whole query."""
+        """The name of a column in the whole query."""
         return column.removeprefix(f"{self.query.names[0]}.") if self.below else column
 
     def wait(self, delta: int) -> int:
@@ -198,7 +198,7 @@ def levels_of(plan: AnyPlan) -> tuple[Level, ...]:
 
 
 def plan_of_json(query: Query, text: str) -> AnyPlan:
-    """What `to_json` of a plan of either kind made."""
+    """Read a plan of either kind, as `to_json` made it."""
     data = json.loads(text)
     if isinstance(data, list):
         return TreePlan.of_list(query, data)

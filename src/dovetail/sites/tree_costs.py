@@ -1,4 +1,4 @@
-"""What a tree plan costs, and the cheapest of them (Sect. 4.2).
+"""Cost model of tree plans, and the search for the cheapest (Sect. 4.2).
 
 A level is a plan of two streams, so its cost is that of any such plan, with the rate of the prefix
 that the levels below give it. The paper leaves the search open; here it is greedy, as Algorithm 10

@@ -27,7 +27,7 @@ Link = tuple[str, str]  #: hosts, from and to
 
 @dataclass
 class Usage:
-    """What has gone over a link."""
+    """The traffic of a link."""
 
     messages: int = 0
     nbytes: int = 0

@@ -1,4 +1,4 @@
-"""Which inputs of a partition count as ended, and how long work may take that rows could wait for.
+"""Ends of inputs, told by silence, and the time slices of deferred work.
 
 A stream never says that it ends, so silence has to tell.
 
@@ -30,7 +30,7 @@ _MANY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Silence:
-    """How long the inputs of a partition have been silent, after a step."""
+    """The silence of a partition's inputs after a step: counts of steps without rows."""
 
     steps: int = 0  #: in a row, without any row
     #: of each, the steps since its last row, and the rows of the others in them
@@ -69,7 +69,7 @@ class Silence:
         ]
 
     def slice_ms(self, first_ms: int) -> int:
-        """How long deferred work may take: twice as long with every step."""
+        """The time slice of deferred work: twice as long with every silent step."""
         return min(first_ms << min(self.steps - 1, 16), WORK_MS)
 
     def ends_all(self, first_ms: int, *, last_rows: bool) -> bool:
@@ -78,7 +78,7 @@ class Silence:
 
 
 class HandoffEstimate:
-    """How long this process takes from the end of a step's work until Spark has the results."""
+    """Estimates the time from the end of a step's work until Spark has the results."""
 
     def __init__(self) -> None:
         self._seconds_per_byte = 0.0

@@ -1,4 +1,4 @@
-"""Micro-batches handed to a `foreachBatch` function are taken in whole, however little it reads.
+"""Makes `foreachBatch` take micro-batches in whole, however little its function reads.
 
 Spark runs a step only where its output is read, and counts a micro-batch as done when the function
 returns. A function that skips a batch, or looks at its first rows, would thus lose the rows of the

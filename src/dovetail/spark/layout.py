@@ -42,7 +42,7 @@ LAST_ROWS = CLOCK - 1  #: that of a tick of a query that ends with the rows it h
 
 @dataclass(frozen=True)
 class UnionLayout:
-    """Which slot each column of each side travels in."""
+    """The slot that each column of each side travels in."""
 
     slots: tuple[tuple[int, ...], ...]
     slot_types: tuple[DataType, ...]
@@ -168,7 +168,7 @@ def partition_of(keys: list[Column], types: list[DataType], partitions: int) -> 
 
 
 def part_of(hash_: Column, parts: int) -> Column:
-    """Which of so many parts a hash falls into."""
+    """The part that a hash falls into, of so many."""
     return F.pmod(hash_, F.lit(parts)).cast(IntegerType())
 
 

@@ -1,4 +1,4 @@
-"""What a job may take where `memory=` is left out: a share of what the machine has."""
+"""The default of `memory=`: a share of the machine's memory, or of an executor's."""
 
 import os
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _EXECUTOR_MEMORY = "spark.executor.memory"
 
 @dataclass(frozen=True)
 class DefaultMemory:
-    """A budget that nobody named."""
+    """The budget of a job without `memory=`."""
 
     nbytes: int
     words: str  #: for explanations

@@ -1,4 +1,4 @@
-"""Local Spark sessions for the command line, and a check of any session that a join is given."""
+"""Local Spark sessions for the command line, and the checks of any session a join runs in."""
 
 import functools
 import os

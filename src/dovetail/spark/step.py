@@ -1,4 +1,4 @@
-"""What one task does: a partition's part of a micro-batch.
+"""A task's step: one partition's part of a micro-batch, from version to version.
 
     load version M < N -> push the rows -> deferred work, if no row came -> snapshot
       -> results to the outbox -> commit version N -> emit the outbox
@@ -302,7 +302,7 @@ def _durable_snapshot(operator: Operator) -> tuple[Snapshot, list[str]]:
 
 
 def _resident_bytes() -> int | None:
-    """What the worker's process holds in memory, where the system tells."""
+    """The resident bytes of the worker's process; None where the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""What watermarks cannot do yet around a join: said when the plan is made, not found out later.
+"""Warnings about watermarks around a join, given when the plan is made.
 
 A watermark on an input does not pass through the join, but Spark remembers it in the plan and
 refuses another one behind the join when the query starts. And what a join puts off may come when
@@ -46,7 +46,7 @@ def warn_of_watermarks(inputs: Mapping[str, DataFrame], *, defers: str | None) -
 
 
 def _levels_up() -> int:
-    """How far above `warn_of_watermarks` the caller of the library is."""
+    """The stack level of the library's caller above `warn_of_watermarks`."""
     frame, levels = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "dovetail":
         frame, levels = frame.f_back, levels + 1

@@ -1,4 +1,4 @@
-"""How an error of a task reaches the user: as its own sentence, in Spark's first line.
+"""Errors of tasks reach the user as one sentence, without the worker's traceback.
 
 Spark puts the traceback of a worker into the message of the query's failure, in front of the error
 itself, and its state and plan behind it. An error that Dovetail raises on purpose says all there is
@@ -32,7 +32,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def with_plain_errors(generate: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """The same for a function that yields, all the while it does."""
+    """Wrap a generator function in `plain_errors`."""
 
     @functools.wraps(generate)
     def generating(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""What a call asks for, checked: arguments in, frozen specs out.
+"""Specs: checked arguments of the calls, frozen.
 
 Every complaint about arguments is made here, before anything is planned or written. A spec is a
 value: it reads nothing, and runs nothing. `job` is what any of them has, `join`, `join_all` and

@@ -136,7 +136,7 @@ def check_output(schema: pa.Schema) -> None:
 
 
 def checked_partitions(asked: Any, default: int) -> int:
-    """As many as were asked for, or else the default."""
+    """The number of partitions: as asked for, or else the default."""
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise ArgumentError(f"partitions={asked!r} is not a whole number of 1 or more")
     return default if asked is None else int(asked)
@@ -170,7 +170,7 @@ def checked_memory(
 
 
 def checked_slice_ms(slice_ms: Any) -> int:
-    """How long deferred work goes on at a time."""
+    """The time slice of deferred work, checked."""
     if isinstance(slice_ms, bool) or not isinstance(slice_ms, int) or slice_ms < 1:
         raise ArgumentError(f"slice_ms={slice_ms!r} is not a whole number of 1 or more")
     return slice_ms

@@ -1,4 +1,4 @@
-"""What is asked of any job: a value, which reads nothing."""
+"""The base of specs of jobs: a value, which reads nothing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class JobSpec(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What must not change during the life of a state directory."""
+        """The facts that must not change during the life of a state directory."""
 
 
 def describe(schema: pa.Schema) -> Mapping[str, str]:

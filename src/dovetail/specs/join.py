@@ -54,7 +54,7 @@ class JoinSpec(JobSpec):
         return self.twoway.left_keys, self.twoway.right_keys
 
     def identity(self) -> dict[str, Any]:
-        """What must not change during the life of a state directory."""
+        """The facts that must not change during the life of a state directory."""
         return {
             "job": "join",
             "algorithm": self.algorithm,

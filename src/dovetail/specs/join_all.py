@@ -60,7 +60,7 @@ class JoinAllSpec(JobSpec):
         )
 
     def identity(self) -> dict[str, Any]:
-        """What must not change during the life of a state directory."""
+        """The facts that must not change during the life of a state directory."""
         names, edges = self.multiway.names, self.multiway.edges
         ends = [
             [
@@ -107,7 +107,7 @@ class JoinAllOptions:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a join besides its arguments."""
+    """Facts about a join besides its arguments."""
 
     partitions: int  #: if none are asked for
     memory_bytes: int | None = None  #: likewise; None: unbounded

@@ -1,4 +1,4 @@
-"""What every two-way join has: the spec, the split of its budget, and the arrival of rows.
+"""The base of two-way joins: the spec, the split of the budget, and the arrival of rows.
 
 Arrival. A pushed batch is cut into slices that fit the working memory, by what each row takes up
 (see `kernel.slices`). A slice is encoded, freed of rows whose key can match nothing, sorted into a
@@ -34,7 +34,7 @@ MIN_BUDGET_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class TwoWaySpec:
-    """Which rows of two relations match, and what a result looks like."""
+    """The condition of a join of two relations, and the columns of a result."""
 
     left: pa.Schema
     right: pa.Schema
@@ -82,7 +82,7 @@ class TwoWaySpec:
 
 
 def _wide_needs(widest: Sequence[int]) -> int:
-    """Two blocks that meet, their result, and a copy in the making."""
+    """The bytes for the widest rows: of two blocks, their result, and a copy in the making."""
     return 2 * sum(widest) + max(widest)
 
 
@@ -111,7 +111,7 @@ class TwoWayJoin(SpillingShell):
             self._restore(snapshot)
 
     def _build(self, snapshot: Snapshot | None) -> None:
-        """Make what the algorithm keeps, with nothing in it; `snapshot` says how it is divided."""
+        """Build the algorithm's empty structures; `snapshot` says how they are divided."""
         bounded = self.ctx.budget.total_bytes is not None
         self.memory = self._new_memory(2 * self.working_bytes // 5 if bounded else 1 << 62)
 

@@ -1,4 +1,4 @@
-"""The three areas of one join attribute of one relation in memory, and what is known of each.
+"""The three areas of one join attribute of a relation in memory, and the counters of each.
 
 Sections 3.3 and 4.1 of the DINER paper. Its symbols: `LastLwVal` is `lower`, `LastUpVal` is
 `upper`; `LwJoins`, `MdJoins` and `UpJoins` are `joins`; `LwTups`, `MdTups` and `UpTups` are `rows`,
@@ -56,7 +56,7 @@ class Areas:
         return found
 
     def count(self, codes: Codes, times: Times | None = None) -> list[int]:
-        """How many of the codes lie in each area, each of them counted so many times."""
+        """The number of codes in each area, each code counted so many times."""
         whole = len(codes) if times is None else int(times.sum())
         if self.lower is None or self.upper is None:
             return [0, whole, 0]
@@ -138,7 +138,7 @@ class Areas:
             self.joins, self.partial = ([int(x) for x in some @ moved] for some in densities)
 
     def facts(self) -> dict[str, Any]:
-        """What a snapshot keeps: all but the numbers of rows, which are counted again."""
+        """The facts for a snapshot: all but the numbers of rows, which are counted again."""
         return {
             "lower": self.lower,
             "upper": self.upper,

@@ -1,4 +1,4 @@
-"""Which rows of a relation are flushed: those of the area with the least benefit.
+"""Flushing of MINER: picks the area of a relation with the least benefit.
 
 Section 4.1: of the relation with the most rows in memory, rows are flushed from the area with the
 smallest benefit among the areas of all its join attributes; every other index and all counters of

@@ -1,4 +1,4 @@
-"""What the rows in memory of a relation yield, to tell from which relation rows are flushed.
+"""The yield of a relation's rows in memory, by which the relation to flush from is chosen.
 
 The paper flushes from the relation with the most rows in memory, which keeps all of them at one
 size. With many inputs that can be far from what is best: a relation that has each key once and is
@@ -58,7 +58,7 @@ class Gains:
             self.middle = index.middle()
 
     def of_poorer_half(self, index: KeyIndex) -> float:
-        """What a row of the poorer half of the rows in memory yields, of one at least.
+        """The results of a mean row in the poorer half of the rows in memory, of one at least.
 
         Where many rows have the middle code, the halves are not of one size; the poorer one is then
         filled up from the other, or cut.

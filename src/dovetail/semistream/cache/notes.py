@@ -1,8 +1,8 @@
-"""What Seek notes of values that missed its cache, in little memory.
+"""Counts of values that missed Seek's cache, sampled to fit into little memory.
 
-Some memory is always theirs; more is taken while the budget has it, up to a limit. When there are
-more values than there is room for, notes go on with half of them, then with a quarter, and so on.
-Of a value that is noted every row counts. Which values these are is another choice each time.
+The notes have some memory for good, and take more while the budget has it, up to a limit. When
+there are more values than room, only half of the values are noted from then on, then a quarter, and
+so on; every row of a noted value counts. Which values are noted is chosen anew each time.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ NOTHING = Missed(_NONE, _NONE, _NONE, _NONE)
 
 
 class Notes:
-    """Values, as many as `held` has room for, which is `least` bytes or more."""
+    """Missed values with their hits, as many as `held` has room for: `least` bytes or more."""
 
     def __init__(self, least: int, held: Reservation) -> None:
         self._least = least
@@ -63,7 +63,7 @@ class Notes:
                 self._noted = [self._chosen(self._noted[0])]
 
     def take(self, salt: int) -> Missed:
-        """What was noted, which is then forgotten; `salt` chooses among the values to come."""
+        """Return all notes and start over; `salt` chooses among the values to come."""
         noted, self._noted = self._noted, []
         self._halvings, self._salt = 0, salt
         self._held.resize(self._least)
@@ -83,7 +83,7 @@ class Notes:
 
 
 def _together(noted: list[Missed]) -> Missed:
-    """All of these, each value once."""
+    """Merge notes, so that each value is there once."""
     if len(noted) == 1:
         return noted[0]
     columns = [(one.keys, one.low, one.high, one.hits) for one in noted]

@@ -63,7 +63,7 @@ class Cache:
 
     @property
     def room_bytes(self) -> int:
-        """What it may still take."""
+        """The bytes that the cache may still grow by."""
         return max(0, self.limit - self.nbytes)
 
     def lookup(self, codes: Codes) -> tuple[Rows, Rows, Rows]:
@@ -113,7 +113,7 @@ class Cache:
         return gathered(positions, whose, schema, fetch)
 
     def row_sizes(self, positions: Rows) -> Sizes:
-        """What the rows at these positions take up; positions as for `take`."""
+        """The bytes of the rows at these positions; positions as for `take`."""
         bounds = np.cumsum([0, *(part.rows.num_rows for part in self.parts)])
         sizes = np.zeros(len(positions), dtype=np.int64)
         for part, start, stop in zip(self.parts, bounds[:-1], bounds[1:], strict=True):
@@ -228,7 +228,7 @@ class Cache:
         return self._room() >= self.limit // 16 or self._missed >= _SELDOM * len(self)
 
     def _room(self) -> int:
-        """What may be taken in at once without anything that has to go for it."""
+        """The bytes that may be added at once without evicting anything."""
         return min(int(_FILL * self.limit) - self.nbytes, self.limit // 4)
 
     def consider(self, missed: Missed, table: StagedTable) -> None:
@@ -303,7 +303,7 @@ class Cache:
         self.admit(keys, counts, hits, rows)
 
     def _have_room(self, low: Rows, counts: Rows, table: StagedTable) -> bool:
-        """Whether rows fit that differ much in size: to be known before any of them is read."""
+        """Whether rows of very different sizes fit: found out before any of them is read."""
         nbytes = 0
         for _, positions in Span(low, low, low + counts).pairs(_FETCHED_ROWS):
             nbytes += int(table.row_sizes(positions).sum())

@@ -36,7 +36,7 @@ _OFFSETS = {
 def rows_of_leaf(
     table_rows: int, row_bytes: float, page_rows: int, most_bytes: float | None = None
 ) -> int:
-    """How many rows a leaf has, so that the fences of all take no more than `most_bytes`."""
+    """The rows of a leaf such that the fences of all leaves take at most `most_bytes`."""
     rows = int(LEAF_BYTES // (row_bytes + CODE_BYTES))
     if most_bytes is not None:
         rows = max(rows, -(-table_rows // max(1, int(most_bytes // CODE_BYTES))))
@@ -89,7 +89,7 @@ class Leaves:
 
     @property
     def nbytes(self) -> int:
-        """What the index takes besides the table's own."""
+        """The bytes of the index besides the table's own."""
         return 0 if self.fences is self.table.fences else self.fences.nbytes
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class Leaves:
 
     @property
     def leaf_bytes(self) -> int:
-        """What a leaf of rows of the mean size takes."""
+        """The bytes of a leaf of mean rows."""
         return int(self.rows * (self.table.row_bytes + CODE_BYTES))
 
     def _derived(self, pages: int) -> Codes:

@@ -1,4 +1,4 @@
-"""A pool of leaves: those that were used last, in the lots in which they were read.
+"""The page pool of INL: the leaves used last, in the lots in which they were read.
 
 A leaf counts for what its rows and codes take, and for objects as if it had its own (`held`). It
 goes alone, the one first whose last use is longest ago. Its memory does not: that is its lot's. So
@@ -48,7 +48,7 @@ class Pool:
         return found
 
     def begin(self) -> None:
-        """What was used before may go from now on, and what is used from now on stays."""
+        """Begin a use: leaves used from now on stay, and earlier ones may be evicted."""
         self._begun = self._stamp
 
     def use(self, leaves: Rows) -> NDArray[np.bool_]:

@@ -26,7 +26,7 @@ NO_COLUMNS = pa.RecordBatch.from_arrays([], schema=KEYS_SCHEMA)
 
 
 def packet_bytes(run: Run, *, ordered: bool, ranges: bool) -> int:
-    """What a packet of these rows takes up; with `ranges` it has the codes that they look for."""
+    """The bytes of a packet; with `ranges` it has the codes that its rows look for."""
     row_bytes = INDEX_BYTES_PER_ROW + BYTES_PER_ROW + (8 if ordered else 0) + (16 if ranges else 0)
     return int(run.rows.nbytes) + row_bytes * len(run)
 
@@ -59,7 +59,7 @@ class Packet:
         return packet_bytes(self.run, ordered=ordered, ranges=ranges)
 
     def meet(self, rows: Rows, low: Rows, high: Rows) -> None:
-        """These rows, in order, have candidates from `low` up to `high`."""
+        """Note that rows, in order, have candidates from `low` up to `high`."""
         self.counts[rows] += (high - low).astype(np.int32)
         if self.first is not None:
             # the scan may have begun in the middle of a row's candidates: then they come last
@@ -85,7 +85,7 @@ class Packet:
         return [run, *(block for _, block in self.kept)]
 
     def recall(self, starts: list[int], blocks: Iterator[np.void], store: BlockStore) -> None:
-        """What its rows have met, from the blocks that `persist` wrote."""
+        """Restore the candidates of a packet from the blocks that `persist` wrote."""
         for start in starts:
             block = next(blocks)
             met = store.read(block)

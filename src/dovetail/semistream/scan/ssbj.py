@@ -182,7 +182,7 @@ class Ssbj(AMeshJoin):
         return iter(())
 
     def _fitting(self, positions: Rows) -> pa.RecordBatch | None:
-        """These table rows for the switching buffer; None if there is no room for them."""
+        """Read table rows for the switching buffer; None if there is no room for them."""
         if self.table.uneven:  # else there are as many as fit working memory
             nbytes = int(self.table.row_sizes(positions).sum())
             if not self._buffer_fits(nbytes):
@@ -250,7 +250,7 @@ class Ssbj(AMeshJoin):
         self._noted.resize(0)
 
     def _room(self) -> int:
-        """What the switching buffer may take."""
+        """The bytes that the switching buffer may take."""
         total = self.ctx.budget.total_bytes
         if total is None:
             return 1 << 62

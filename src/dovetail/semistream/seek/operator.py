@@ -62,7 +62,7 @@ def gap_pages(page_rows: int, gap_bytes: int = GAP_BYTES) -> int:
 
 @dataclass
 class Lap:
-    """What happened in a sweep, as far as it is about the cache."""
+    """The facts of one sweep by which the cache is sized."""
 
     learns: bool  #: whether values that miss are noted
     found_before: int  #: rows that the cache had settled when it began
@@ -286,7 +286,7 @@ def _missed(codes: Codes, low: Rows, high: Rows) -> Missed:
 
 
 class SeekUncached(Seek):
-    """The same without a cache, to see what the cache is worth."""
+    """Seek without a cache, to see what the cache is worth."""
 
     name: ClassVar[str] = "seek-uncached"
     caches: ClassVar[bool] = False

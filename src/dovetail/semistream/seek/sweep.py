@@ -127,7 +127,7 @@ class Sweep:
         self.ahead = [*merged, self._merged(group)]
 
     def _merged(self, group: list[Waiting]) -> Waiting:
-        """What is left of some runs as one."""
+        """Merge what is left of several runs into one."""
         if len(group) == 1:
             return group[0]
         held = sum(one.held for one in group)

@@ -84,7 +84,7 @@ def take_rows(
 
 
 def sizes_at(rows: pa.RecordBatch, positions: Rows) -> Sizes:
-    """What rows of a batch take up; a negative position is a row of nulls."""
+    """The bytes of rows of a batch; a negative position is a row of nulls."""
     fixed, variable = sizes_in(rows.columns)
     sizes = np.full(len(positions), int(fixed) + 1)
     if variable is not None and len(variable):

@@ -1,4 +1,4 @@
-"""A file that is mapped for reading, with an eye on how much of it may be resident.
+"""A file mapped for reading, which counts how much of it may be resident.
 
 Mapped pages count as memory of the process for as long as they stay. Who looks at a part of the
 file says so (`touch`) and gives the pages back in time (`release`); what was seen before stays
@@ -32,7 +32,7 @@ class Mapping:
         return self.buffer[begin : begin + length]
 
     def touch(self, begin: int, length: int) -> None:
-        """These bytes may become resident."""
+        """Count bytes that may become resident."""
         self.touched_bytes += length
         self._begin, self._end = min(self._begin, begin), max(self._end, begin + length)
 

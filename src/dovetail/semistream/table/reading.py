@@ -61,7 +61,7 @@ _GAP_PAGES = 2  # between ranges that are read together
 
 
 def page_bytes_for(budget_bytes: int | None) -> int:
-    """How large the pages are that a join in this budget reads.
+    """The page size for a join in this budget.
 
     Small enough that a few fit its working memory, and large enough that their index does.
     """
@@ -70,7 +70,7 @@ def page_bytes_for(budget_bytes: int | None) -> int:
 
 
 def chunk_pages(page_bytes: int) -> int:
-    """How many pages of this size a chunk is to have."""
+    """The number of pages of this size in a chunk."""
     return max(CHUNK_PAGES, _CHUNK_BYTES // page_bytes)
 
 
@@ -138,7 +138,7 @@ class StagedTable:
 
     @property
     def nbytes(self) -> int:
-        """What an open table itself keeps in memory."""
+        """The bytes that an open table keeps in memory."""
         chunks = len(self._chunk_seen) * (bool(self._nested) + bool(self._flat))
         return 14 * self.pages + 200 * chunks
 
@@ -162,7 +162,7 @@ class StagedTable:
         return cast("Codes", np.frombuffer(data, dtype=np.int64))
 
     def view(self, first: int, stop: int) -> Codes:
-        """The same for a search: nothing is copied, and what it looks at is mapped.
+        """View the codes of pages for a search: mapped, not copied.
 
         Up to `release_bytes` of it may be resident until `release`.
         """
@@ -236,7 +236,7 @@ class StagedTable:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """What is read meanwhile is not in the operator's counters."""
+        """Keep reads inside this context out of the operator's counters."""
         counters, self.counters = self.counters, Counters()
         try:
             yield
@@ -337,13 +337,13 @@ class StagedTable:
 
     @property
     def _opened(self) -> list[Mapping | RecordFile]:
-        """What of the table is mapped."""
+        """The files of the table that are mapped."""
         opened = (self._payload, self._code_view, self._records)
         return [one for one in opened if one is not None]
 
     @property
     def _touched_bytes(self) -> int:
-        """What may be resident of the files."""
+        """The bytes of the mapped files that may be resident."""
         return sum(opened.touched_bytes for opened in self._opened)
 
     def _touching(self, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Records on disk: single ones, out of millions, in few requests of the system.
+"""Records on disk: reads single ones, out of millions, in few system calls.
 
     records.bin   the records of all rows (see `records`)
     starts.bin    where each begins, and where the last ends, 8 bytes each; only if widths differ
@@ -82,7 +82,7 @@ class RecordFile:
         self.window_bytes, self.touching = window_bytes, touching
 
     def take(self, positions: Rows, columns: Sequence[int]) -> list[pa.Array]:
-        """These columns of the rows at these positions, which are in ascending order."""
+        """Read columns of the rows at these positions, which are in ascending order."""
         self._verify_all(positions)
         pieces = [self._format.decode(*read, columns) for read in self._read(positions)]
         if not pieces:
@@ -93,7 +93,7 @@ class RecordFile:
         return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
 
     def row_sizes(self, positions: Rows) -> Sizes:
-        """What the records of these rows take up; positions as for `take`."""
+        """The bytes of the records of these rows; positions as for `take`."""
         self._verify_all(positions)
         begins, ends = self._bounds(positions)
         return ends - begins
@@ -200,7 +200,7 @@ class RecordFile:
 
     @property
     def touched_bytes(self) -> int:
-        """What may be resident of the files."""
+        """The bytes of the mapped files that may be resident."""
         return sum(one.touched_bytes for one in self._mappings)
 
     def release(self) -> None:

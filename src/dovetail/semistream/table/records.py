@@ -31,7 +31,7 @@ def is_flat(kind: pa.DataType) -> bool:
 
 
 class RecordFormat:
-    """How rows with flat columns of these types become records, and back."""
+    """The layout of records: rows with flat columns of these types are packed and unpacked."""
 
     def __init__(self, schema: pa.Schema) -> None:
         assert all(is_flat(field.type) for field in schema)
@@ -46,7 +46,7 @@ class RecordFormat:
 
     @property
     def width(self) -> int | None:
-        """What each record takes; None if they differ."""
+        """The bytes of each record; None if they differ."""
         return None if self._texts else self._head.itemsize
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.Buffer, Rows]:

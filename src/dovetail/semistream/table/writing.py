@@ -115,7 +115,7 @@ class TableWriter:
             raise storage_problem(error, self._directory, "write to") from error
 
     def _even_width(self) -> int | None:
-        """What every record takes, if all are as wide: then it is known where each begins."""
+        """The bytes of every record, if all are equally wide: then offsets need no lookup."""
         if self._format.width is not None or len(self._record_widths) != 1:
             return self._format.width
         return next(iter(self._record_widths))

@@ -1,4 +1,4 @@
-"""What a host takes and keeps."""
+"""Limits of a host: what it takes and keeps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

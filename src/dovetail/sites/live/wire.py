@@ -1,4 +1,4 @@
-"""How calls are written: what is put, as bytes, and the one way to ask and hear the answer.
+"""The wire format of calls, and the one way to ask and hear the answer.
 
 All calls but the reading of results are Flight actions: their bodies are bytes that nobody has
 decoded, so a site sees what it is given before Arrow does (`dovetail.sites.encoded`). The rows of a

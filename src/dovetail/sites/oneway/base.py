@@ -1,4 +1,4 @@
-"""What a one-way join is, and the rows it works on."""
+"""The base of one-way joins, and the rows that they work on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class Task:
         return replace(self, rows=select(self.rows, keep), numbers=numbers)
 
     def snapshot(self) -> dict[str, Any]:
-        """The same as data."""
+        """The rows as data."""
         return vars(self)
 
     @classmethod

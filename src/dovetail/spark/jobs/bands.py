@@ -1,4 +1,4 @@
-"""Where the rows of a band join go: a band cannot be split by the hash of its key.
+"""Routes of a band join: keys are cut into cells, and cells are hashed to partitions.
 
 Key values are cut into cells, `BANDS_IN_A_CELL` times as wide as the band, and cells are spread
 over the partitions by hash. A left row goes to its own cell; a right row to every cell that holds

@@ -1,4 +1,4 @@
-"""What can be wrong with inputs, session and state directory of any job, found before it runs."""
+"""Checks of inputs, session and state directory of any job, before it runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +18,14 @@ _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 
 def without_deferring(spec: JoinSpec | JoinAllSpec) -> str | None:
-    """How a join that may put results off would put none off; None if it does not."""
+    """The advice for a join to defer no results; None if it defers none."""
     if spec.memory_bytes is None or spec.algorithm == "shj":
         return None
     return f"set memory={UNBOUNDED!r}, so that nothing is put off"
 
 
 def memory_words(session: SparkSession, asked: str | int | None) -> str:
-    """How a budget came about, if nobody named it."""
+    """The words for a default budget; empty if the user named one."""
     return default_memory(session.sparkContext).words if asked is None else ""
 
 

@@ -1,4 +1,4 @@
-"""Which algorithm an enrichment uses: the one of its state directory, asked for, or chosen.
+"""The choice of an enrichment's algorithm: its state directory's, the user's, or predicted.
 
 Once a step has claimed a directory, `auto` is the algorithm of its identity, whatever the models
 would say now, and the machine is not measured again (see `state.chosen`).
@@ -37,7 +37,7 @@ def with_kept_algorithm(spec: EnrichSpec, options: EnrichOptions) -> EnrichSpec:
 
 
 def kept_choice(spec: EnrichSpec) -> Recorded | None:
-    """What a state directory in use keeps of its choice, if it is that of this algorithm."""
+    """The recorded choice of a state directory in use, if it is of this algorithm."""
     assert spec.state is not None
     kept = read_chosen(spec.state)
     return kept if kept is not None and kept.choice.algorithm == spec.algorithm else None
@@ -65,7 +65,7 @@ def tuner_of(
     options: EnrichOptions,
     recorded: Recorded,
 ) -> Tuner | None:
-    """What finds settings that follow the arrivals, for an algorithm that has such."""
+    """The tuner of an algorithm whose settings follow the arrival rate; else None."""
     if spec.algorithm == AMeshJoin.name:
         with contextlib.suppress(MemoryBudgetError, ArgumentError):  # others say what is wrong
             return Tuner.of(foreseen(stream, table, spec, options, recorded))

@@ -1,4 +1,4 @@
-"""How a step leads an operator: the rows in, deferred work, the results to the outbox.
+"""The course of a step: rows into the operator, deferred work, results to the outbox.
 
 While rows come, a step only joins them. A step that was woken by a tick and got no row works on
 what was deferred for a slice of time, which doubles with every silent step, so that new rows do not
@@ -44,7 +44,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Leg:
-    """What a step goes by: where it is, what came before, and where its results go."""
+    """The inputs of a step's course: its partition, the parent version, its outbox, the clock."""
 
     state: PartitionState
     parent: Manifest | None
@@ -56,7 +56,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Told:
-    """What some jobs say of a step in its manifest and its record."""
+    """The facts of a step that only some jobs have, for its manifest and its record."""
 
     tuned: Tuned | None = None
     load: Load | None = None
@@ -124,7 +124,7 @@ class Course:
             self.operator.finish(side)
 
     def seal(self, seconds: float) -> Told:
-        """The end of a step that was busy for so long; what is left to say of it."""
+        """End a step that was busy for so many seconds, and return the job's own facts."""
         return Told()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A stream and a table: each partition's step joins its rows with its part of the staged table."""
+"""The job of `enrich`: a partition's rows are joined with its part of the staged table."""
 
 import contextlib
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class EnrichJob(Job):
         return schema
 
     def load(self, directory: Path, partition: int, stem: str, parent: Manifest | None) -> Loaded:
-        """As any job's; but what is of another version of the table, and done, is left out."""
+        """As any job's; a finished operator on an older version of the table is left out."""
         if parent is not None and not parent.pending:
             assert self.spec.state is not None
             if parent.snapshot.meta["table"] != staged_version(self.spec.state):

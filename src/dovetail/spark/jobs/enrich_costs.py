@@ -1,4 +1,4 @@
-"""What the cost models of an enrichment go by: what Spark knows of stream and table."""
+"""Inputs of the cost models of an enrichment: sizes and widths that Spark knows."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def foreseen(
     keys: StreamKeys | None = None,
     samples: tuple[pa.Table, pa.Table] | None = None,
 ) -> PlannedEnrich:
-    """What the cost models have to know.
+    """Collect the inputs of the cost models.
 
     Measures the machine, for about two seconds, unless this process has done so or it is recorded,
     and takes a sample of `keys`, if there are any to go by, unless that was done.

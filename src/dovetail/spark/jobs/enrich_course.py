@@ -1,4 +1,4 @@
-"""A step of an enrichment: the table may have changed, and the stream may be too fast.
+"""The course of an enrichment: renews the operator, tunes it, and sheds rows.
 
 *Renewing.* If another version of the table is in use by now, the operator finishes the rows that it
 holds, and the step goes on with a new one.
@@ -172,7 +172,7 @@ class EnrichCourse(Course):
             held.resize(0)
 
     def _ratio(self, shedding: Shedding) -> float:
-        """How many times as many rows come as are to be kept."""
+        """The ratio of rows that come to rows that are to be kept."""
         if shedding.rates is not None:
             return shedding.rates.ratio
         self.rates = self.load.during(self.leg.began, self._arrived, shedding.turns)
@@ -197,7 +197,7 @@ class EnrichCourse(Course):
         return rows.take(pa.array(chosen)), rows.filter(pa.array(left))
 
     def _rng(self, operator: SemiStreamJoin) -> np.random.Generator:
-        """Another one for each batch of rows; a step that is repeated draws the same."""
+        """A generator for each batch of rows; a step that is repeated draws the same."""
         counters = operator.ctx.counters
         seen = counters.rows_in[STREAM] + counters.rows_shed
         return np.random.default_rng([self._version + 1, self.leg.state.partition, seen])

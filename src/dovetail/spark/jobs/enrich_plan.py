@@ -125,7 +125,7 @@ class EnrichPlan(Plan):
         sample_rows: int = SAMPLED_ROWS,
         storage: str = THIS_MACHINE,
     ) -> Explanation:
-        """What `enrich` would do, and what each algorithm is predicted to do.
+        """Explain what `enrich` would do, and predict each algorithm.
 
         Memory, rows a second, longest wait and bytes read for a row come from cost models and a
         measurement of this machine, which takes about two seconds and a temporary file of 32 MB

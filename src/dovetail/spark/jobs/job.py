@@ -26,7 +26,7 @@ from dovetail.specs import JobSpec
 
 @dataclass(frozen=True)
 class Route:
-    """Where the rows of an input go."""
+    """The partition, or partitions, that a row of an input goes to."""
 
     target: Column  #: the partition of a row, or an array of them
     several: bool = False  #: whether it is an array
@@ -34,7 +34,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Job(ABC):
-    """What planning and the step need of any job."""
+    """The base of jobs: what planning and the step call."""
 
     spec: JobSpec
 
@@ -46,7 +46,7 @@ class Job(ABC):
 
     @abstractmethod
     def routes(self, layout: UnionLayout, schemas: Sequence[StructType]) -> list[Route]:
-        """Where the rows of each input go, by their columns as they travel."""
+        """The route of each input's rows, by their columns as they travel."""
 
     @abstractmethod
     def output(self, schemas: Sequence[StructType]) -> StructType:
@@ -88,5 +88,5 @@ class Job(ABC):
             raise
 
     def course(self, leg: Leg, loaded: Loaded) -> Course:
-        """How a step leads an operator from its rows to its snapshot."""
+        """The course that leads an operator from a step's rows to its snapshot."""
         return Course(self.spec, leg, loaded)

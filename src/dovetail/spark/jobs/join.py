@@ -1,4 +1,4 @@
-"""The plan of `join`: each row goes by the hash of its key, or for a band as `bands` says.
+"""The job of `join`: rows are routed by the hash of their key, or for a band by `bands`.
 
 If one input streams and the other does not, the static one cannot be united with it: that is a job
 for `enrich`, and the error says so.

@@ -1,4 +1,4 @@
-"""The plan of `join_all`: rows go to the cells of a grid of the columns' shares.
+"""The job of `join_all`: rows are routed to the cells of a grid of attribute shares.
 
 `costs/shares` says which cells a row goes to. Where every input has a column in every dimension
 that is cut, that is one cell, and nothing is copied.
@@ -134,7 +134,7 @@ def _all_stream(inputs: Inputs) -> bool:
 def sized(
     inputs: Inputs, spec: JoinAllSpec, options: JoinAllOptions, history: Inputs | None
 ) -> Known:
-    """What there is to choose shares by. Of `history` a sample is read."""
+    """Collect the facts that shares are chosen by. Of `history` a sample is read."""
     known = Known(spec.most_partitions)
     if history is not None:
         samples, counted = sample_hashes(history, spec)
@@ -200,7 +200,7 @@ def _parts(
 
 
 def cell_counts(inputs: Inputs, spec: JoinAllSpec) -> list[dict[int, int]]:
-    """How many rows of each input go to each partition: of batch DataFrames, which are read."""
+    """Count the rows of each input that go to each partition; reads batch DataFrames."""
     layout = union_layout(*(frame.schema for frame in inputs.values()))
     counts = []
     for side, (frame, keys) in enumerate(zip(inputs.values(), spec.keys, strict=True)):

@@ -1,4 +1,4 @@
-"""The plan of a multi-way join in words: what Spark knows of the inputs, handed to `costs`.
+"""Explanations of `join_all`: collects what Spark knows of the inputs for `costs`.
 
 Pairs of rows that match are counted by hashing keys into buckets: two rows of one bucket match, but
 for those that share it by chance, whose number is known. Of a band, rows share a range of values,
@@ -118,7 +118,7 @@ def _buckets(
 
 
 def reason(first: DataFrame, options: JoinAllOptions, history: Inputs | None, *, kept: bool) -> str:
-    """What the shares were chosen by."""
+    """The words for what the shares were chosen by."""
     if kept:
         return "as the state directory was begun with"
     given = options.sizes is not None

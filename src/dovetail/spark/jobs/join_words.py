@@ -1,4 +1,4 @@
-"""The plan of a join in words: what Spark knows of the inputs, handed to `costs`."""
+"""Explanations of `join`: collects what Spark knows of the inputs for `costs`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ def expect(
     state: Path | None,
     files: tuple[int | None, int | None] = (None, None),
 ) -> tuple[Expected | None, str]:
-    """What a sample of the keys lets expect; if there is none, why.
+    """Predict the join from a sample of the keys; or say why there is none.
 
     state: where the join will spill to; files: as `sample_keys` has it.
     """

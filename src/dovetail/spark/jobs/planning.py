@@ -1,4 +1,4 @@
-"""DataFrames in, a DataFrame out: the one way of every job.
+"""Planning of every job: DataFrames in, a DataFrame out.
 
     each input -> tag ┐
     clock      -> tag ┴ union -> repartition by partition -> step -> the user's sink

@@ -1,4 +1,4 @@
-"""Plans: arguments that were checked, and what can be had of them.
+"""Plans: checked arguments that can be explained or turned into a DataFrame.
 
 `explain` says what would be done, `dataframe` does it. A plan itself has read nothing but schemas
 and the files of its state directory: no Spark job has run, no thread was started, nothing was
@@ -40,7 +40,7 @@ SAMPLED_ROWS = 20_000  #: of keys, unless something else is asked for
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """What any plan has."""
+    """The base of plans."""
 
     problem: StateError | None  #: why the state directory does not fit
 
@@ -53,7 +53,7 @@ class Plan(ABC):
             raise self.problem
 
     def _note(self, spec: JobSpec) -> str:
-        """What there is to say of the state directory."""
+        """The note on the state directory in an explanation."""
         problem = self.problem
         if problem is None:
             if spec.state is None or not (spec.state / IDENTITY).exists():
@@ -66,7 +66,7 @@ class Plan(ABC):
 
 
 def problem_of(look: Callable[[], object]) -> StateError | None:
-    """What is wrong with a state directory that was looked at."""
+    """The error that a check of a state directory raises; None if it fits."""
     try:
         look()
     except StateError as error:
@@ -104,7 +104,7 @@ class JoinPlan(Plan):
         samples: tuple[pa.Table, pa.Table] | None = None,
         sample_rows: int = SAMPLED_ROWS,
     ) -> Explanation:
-        """What the join would do, and why; no query is started.
+        """Explain what the join would do, and why; no query is started.
 
         Of batch inputs and of `history` a sample is taken, for which Spark reads their key columns
         twice. The join is played through with it in a temporary folder, so that the explanation can
@@ -168,7 +168,7 @@ class JoinAllPlan(Plan):
         return planned(JoinAllJob(self.spec), list(self.inputs.values()))
 
     def explain(self, history: Inputs | None = None, *, count: bool = True) -> Explanation:
-        """What `join_all` would do, beside a cascade of `join`.
+        """Explain what `join_all` would do, beside a cascade of `join`.
 
         How rows are split over the partitions, how many travel, and what is kept; and the same for
         a cascade of two-way joins in its best order, with the intermediate results that it would

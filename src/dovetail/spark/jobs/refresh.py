@@ -39,7 +39,7 @@ _refreshers: dict[Path, threading.Event] = {}  # ends the thread that looks afte
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh has done."""
+    """The result of a refresh."""
 
     version: str  #: that new rows are joined with
     changed: bool  #: whether it was staged just now

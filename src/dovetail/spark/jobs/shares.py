@@ -1,4 +1,4 @@
-"""By which hashes the rows of a multi-way join find their cells, and a sample of these.
+"""Hashes by which rows of a multi-way join find their grid cells, and samples of them.
 
 A row's part of a dimension is its hash modulo the share, so the hashes of some rows tell how full
 the cells would be for any shares (`costs/cellloads`).

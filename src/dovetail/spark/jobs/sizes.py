@@ -1,4 +1,4 @@
-"""What there is to a batch, a stream or a state before any of it is read or written."""
+"""Sizes of inputs and speed of storage, known before anything is read or written."""
 
 import sys
 import tempfile
@@ -27,7 +27,7 @@ def rows_of_files(frame: DataFrame) -> int | None:
 
 
 def files_in_a_batch(frame: DataFrame) -> int | None:
-    """How many files a micro-batch of a stream brings at most; None if it is not of files alone."""
+    """The most files in a micro-batch of a stream; None if it is not of files alone."""
     leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # no public call tells
     if not frame.isStreaming or leaves.size() != 1:
         return None
@@ -46,7 +46,7 @@ def files_in_a_batch(frame: DataFrame) -> int | None:
 
 
 def rows_by_statistics(frame: DataFrame, row_bytes: float) -> tuple[int, bool]:
-    """How many rows Spark's optimizer expects, and whether that is more than a guess."""
+    """The rows that Spark's optimizer expects, and whether that is more than a guess."""
     plan: Any = frame._jdf.queryExecution().optimizedPlan()  # no public call tells
     facts = plan.stats()
     counted = facts.rowCount()

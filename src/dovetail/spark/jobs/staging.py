@@ -68,7 +68,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a staged table looks like, whatever rows are in it."""
+    """The shape of a staged table, whatever rows are in it."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -272,7 +272,7 @@ def _seal(root: Path, version: str, facts: dict[str, Any]) -> None:
 
 
 def staged_facts(directory: Path) -> dict[str, Any]:
-    """What was staged."""
+    """The facts of a staged version."""
     try:
         facts: dict[str, Any] = json.loads((directory / STAGED).read_text())
         # once, keys were always compared as what they are

@@ -1,4 +1,4 @@
-"""How skewed a stream's keys will be: as those of `history=`, or its own if it is a batch.
+"""The skew of a stream's keys, from `history=`, or from the stream if it is a batch.
 
 The sample is taken when it is first asked for, in one Spark job over the key columns, and kept: the
 number of the table's rows, on which the skew depends too, is known better once that is staged.

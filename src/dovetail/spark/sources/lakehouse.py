@@ -41,7 +41,7 @@ Reader = Callable[[Sequence[Any]], Batches]
 
 @dataclass(frozen=True)
 class Piece:
-    """What can be read alone. The payload is handed to a worker, for the snapshot's reader."""
+    """A part of a snapshot that is read by one task; the payload is for the snapshot's reader."""
 
     payload: Any
     nbytes: int
@@ -56,7 +56,7 @@ class Snapshot(ABC):
 
     @abstractmethod
     def rows(self) -> int | None:
-        """How many rows, if that is known without reading any; deleted ones may be counted."""
+        """The number of rows, if known without reading any; deleted ones may be counted."""
 
     @abstractmethod
     def pieces(self) -> list[Piece]:
@@ -114,7 +114,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the backtrace that Rust adds."""
+    """The message of an error, without the backtrace that Rust adds."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('. ')}" if lines else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Columns on their way between Spark and a site: which types meet, and how values change.
+"""Columns between Spark and a site: which types correspond, and how values are converted.
 
 A site's columns have Arrow types, of which Spark has fewer: a time in another unit, a large string
 and a dictionary are each one Spark type. Values go over exactly or not at all. Times without a zone
@@ -89,7 +89,7 @@ def spark_type(column: pa.Field) -> DataType:
 
 
 def converted(column: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
-    """The same values in another type, or an error."""
+    """Cast values to another type; an error if one of them would change."""
     if column.type == type_:
         return column
     try:

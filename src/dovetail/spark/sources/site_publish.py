@@ -1,4 +1,4 @@
-"""A DataFrame becomes the input of a stream at a site, each row exactly once.
+"""Publishes a DataFrame as the input of a stream at a site, each row exactly once.
 
 A streaming query writes every micro-batch down before it puts it (see `site_staging`), under a
 producer's name that belongs to the checkpoint, and numbered by micro-batch and put. A site takes
@@ -140,7 +140,7 @@ def _stream_of(described: Description, name: str) -> Stream:
 def _lateness(
     frame: DataFrame, stream: Stream, described: Description, given: Lateness
 ) -> int | None:
-    """How much older than the newest row so far a row may be, in the unit of the time column."""
+    """The lateness, in the unit of the time column: how much older than the newest a row may be."""
     if described.clock == "wall":
         if given is not None:
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch on disk, and in which portions they are put to a site.
+"""Staged rows of a micro-batch on disk, and the list of their puts to a site.
 
 A micro-batch that failed is run again, and Spark promises only that it begins with the same input:
 its rows may come in other partitions, in another order or, where the plan draws a random number,
@@ -153,12 +153,12 @@ class StagedBatches:
         return pa.Table.from_batches(batches, self._stream.schema)
 
     def done(self, number: int) -> None:
-        """All of it has been put, and is not needed any more."""
+        """Delete the rows of a micro-batch once all of them have been put."""
         write_whole(self._list(number), json.dumps({"puts": []}).encode())
         shutil.rmtree(self._folder(number), ignore_errors=True)
 
     def forget(self, number: int) -> None:
-        """Nothing of it was put."""
+        """Forget a micro-batch of which nothing was put."""
         self._list(number).unlink()
 
     @property
@@ -196,7 +196,7 @@ class StagedBatches:
 def _writer(
     stream: Stream, folder: Path, portion: int, most_bytes: int
 ) -> Callable[[Batches], Batches]:
-    """What a task does. Each attempt has its own file; the list names those that count."""
+    """The task that stages rows. Each attempt has its own file; the list names those that count."""
 
     def write(batches: Batches) -> Batches:
         path = folder / f"{uuid.uuid4().hex}.rows"
@@ -227,7 +227,7 @@ def _append(file: RecordFile, rows: pa.RecordBatch, stream: Stream, most_bytes: 
 
 
 def _portions(batches: Batches, portion: int) -> Batches:
-    """The same rows in batches of about this many bytes."""
+    """Regroup rows into batches of about this many bytes."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -264,7 +264,7 @@ def _grouped(pieces: list[Piece], portion: int) -> list[list[Piece]]:
 
 
 def _promised(groups: list[list[Piece]], lateness: int | None) -> list[Put]:
-    """What can be promised with each put: later puts of the micro-batch may have older rows."""
+    """The promise of each put: until which time no later put of the micro-batch has rows."""
     if lateness is None:
         return [Put(tuple(group), None) for group in groups]
     until = max((p.newest for group in groups for p in group), default=0) - lateness

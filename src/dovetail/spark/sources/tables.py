@@ -1,4 +1,4 @@
-"""The table of `enrich`, however it is given: opened once, and told apart from later versions.
+"""The table of `enrich`: opened once, with an identity that tells versions apart.
 
     a DataFrame                          is what it is
     a folder with `_delta_log`           a Delta table
@@ -56,7 +56,7 @@ class OpenTable(ABC):
 
     @abstractmethod
     def rows(self) -> int | None:
-        """How many rows, where that is known without looking at files."""
+        """The number of rows, where it is known without looking at files."""
 
     def plan(self) -> int | None:
         """Tells two DataFrames over the same files apart; in another session it may be another."""

@@ -1,4 +1,4 @@
-"""What a streaming join keeps on disk: `versions` says how that makes it exactly once.
+"""The state directory of a streaming join; `versions` says why results come exactly once.
 
 `identity` whose state it is · `manifest` one version · `totals` sums over all steps · `outbox` the
 results of a step · `newest` the versions as the driver sees them · `metrics` records of what

@@ -30,7 +30,7 @@ def record(state: Path, choice: Recorded) -> None:
 
 
 def read_chosen(state: Path) -> Recorded | None:
-    """What a state directory keeps of its choice; None if it is new."""
+    """The recorded choice of a state directory; None if it is new."""
     path = state / CHOSEN
     try:
         return Recorded.read(json.loads(path.read_text()))

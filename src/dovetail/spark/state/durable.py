@@ -1,4 +1,4 @@
-"""Writing what has to be on stable storage before anything goes on."""
+"""Durable writes: on stable storage before anything goes on."""
 
 import os
 import uuid

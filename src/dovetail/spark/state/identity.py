@@ -1,4 +1,4 @@
-"""Whose state a directory is: `identity.json`, written by the first step of all."""
+"""The identity of a state directory, `identity.json`: written by the first step of all."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A manifest: what a version of a partition consists of, in one file with a checksum.
+"""The manifest of a version of a partition: one file with a checksum.
 
     dovetail <format> <bytes of the header> <bytes of the blocks> <checksum>
     header: a `Manifest` in JSON
@@ -53,14 +53,14 @@ class Sealed:
 
 @dataclass(frozen=True)
 class SealedShed(Sealed):
-    """That of rows which were left out, and the directory that they go to."""
+    """The sealed outbox of rows that were shed, and the directory that they go to."""
 
     to: str = ""
 
 
 @dataclass(frozen=True)
 class Brief:
-    """What the clock has to know of a version."""
+    """The facts of a version that the clock needs."""
 
     parent: int  #: the version it was made from; -1 for the first
     pending: int  #: rows of deferred work
@@ -137,7 +137,7 @@ def read(path: Path) -> Manifest:
 
 
 def read_brief(path: Path) -> Brief:
-    """The same from the first bytes of the file alone; the rest of it is not checked."""
+    """Read the facts for the clock from the first bytes of the file; the rest is not checked."""
     try:
         with path.open("rb") as handle:
             size = int(handle.readline().split(b" ")[2])

@@ -1,4 +1,4 @@
-"""Records of what every step did, and the view of them that people and tools read.
+"""Records of every step, and the progress that is read from them.
 
 A step appends one line of JSON to its partition's `metrics.jsonl`. Totals are not added up from
 these lines: they are part of each manifest, and so as exact as the results are.
@@ -54,7 +54,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a join of a stream with a table costs, predicted or measured."""
+    """Costs of a join of a stream with a table, predicted or measured."""
 
     rate: float  #: stream rows a second that all partitions together can take, at most
     wait_seconds: float  #: from a row's arrival to its last result, at most
@@ -86,7 +86,7 @@ class Progress:
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """How often a row of each input went to one more partition (`join_all`, and bands)."""
+        """Copies of each input's rows to further partitions (`join_all`, and bands)."""
         copies = [0, 0]
         for part in self.partitions:
             copies = added(copies, part.totals.copies)
@@ -112,7 +112,7 @@ class Progress:
 
     @property
     def predicted(self) -> Cost | None:
-        """What the cost model expected when the state was new; None if it was not asked.
+        """The costs predicted when the state was new; None if there was no prediction.
 
         For the join alone: Spark's own time is not part of it.
         """
@@ -123,7 +123,7 @@ class Progress:
 
     @property
     def measured(self) -> Cost | None:
-        """The same as it has turned out so far; None for two streams, and before the first row.
+        """The costs measured so far; None for two streams, and before the first row.
 
         The rate is that of the time spent joining; the wait is `longest_wait_s`, so it has Spark's
         own time in it.
@@ -193,7 +193,7 @@ class Progress:
 
 
 def progress(state: str | Path) -> Progress:
-    """What a join has done so far, from its state directory; needs no running query.
+    """The progress of a join so far, from its state directory; needs no running query.
 
     A directory that is not there or not Dovetail's is a `StateMissingError`, as is one whose query
     has not taken in a row yet.

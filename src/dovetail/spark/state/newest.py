@@ -35,7 +35,7 @@ _SETTLED_NS = 2_000_000_000  # a directory changed longer ago than this shows al
 
 @dataclass(frozen=True)
 class Newest:
-    """What the clock needs to know of a partition's newest version."""
+    """A partition's newest version, as far as the clock needs it."""
 
     version: int = -1  #: before the first
     parent: int = -1  #: the version it was made from

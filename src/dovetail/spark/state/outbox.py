@@ -1,4 +1,4 @@
-"""The results of one step, on disk until the step is committed, and from then on until replaced."""
+"""Outboxes: the results of one step on disk, kept until the next version replaces them."""
 
 import contextlib
 import os

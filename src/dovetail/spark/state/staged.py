@@ -1,4 +1,4 @@
-"""Where a state directory keeps staged tables, and which of them is in use (see `jobs.staging`)."""
+"""Staged tables in a state directory: their paths, and the version in use (`jobs.staging`)."""
 
 from pathlib import Path
 

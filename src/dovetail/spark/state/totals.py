@@ -1,4 +1,4 @@
-"""What a partition has done since its state was new: part of each manifest, and so exact."""
+"""Totals of a partition since its state was new: part of each manifest, and so exact."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the catalogue says beforehand: how much memory blocks take up, and what to join them takes.
+"""Estimates from the catalogue: the memory that blocks take up, and the cost of joining them.
 
 Nothing here has to be exact: a wrong number costs time, and no result. So the entries may be pages
 that stand for many blocks (`lists.Blocks.estimate`).
@@ -39,7 +39,7 @@ def loop_bytes(outer: Entries, inner: Entries, room: int) -> int:
 
 
 def probing_bytes(inner: Entries, parts: int) -> int:
-    """How much could be read while inner rows are looked for in so many parts."""
+    """The bytes that could be read in the time of probing so many parts for inner rows."""
     return _PROBING * parts * int(inner["length"].sum())
 
 

@@ -1,4 +1,4 @@
-"""Which rows of one relation DINER gives up: Algorithm 2, for the victim that is given.
+"""Flushing of DINER (Algorithm 2): picks the rows of the victim relation that go to disk.
 
 The region with the least benefit is taken from first: its outermost rows, or in the middle region
 those at which the clock hand finds no join bit. If it cannot fill the block, the one with the next

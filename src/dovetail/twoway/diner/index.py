@@ -58,7 +58,7 @@ class MarkedRun(Run):
         return cls(run.codes, run.ats, run._rows, joined, places=run._places)
 
     def cut(self, step: int) -> list["MarkedRun"]:
-        """The same rows in pieces of so many, each in buffers of its own."""
+        """Cut the run into pieces of `step` rows, each in buffers of its own."""
         bounds = [(start, start + step) for start in range(0, len(self), step)]
         return [
             MarkedRun(
@@ -74,7 +74,7 @@ class MarkedRun(Run):
         return self._rows.take(pa.array(self._places[start:stop]))
 
     def split(self, rows: Rows) -> tuple[Run, "MarkedRun"]:
-        """These rows, which ascend, and the others, if any; both in buffers of their own."""
+        """Split off the rows at ascending positions; both parts are in buffers of their own."""
         start, stop = int(rows[0]), int(rows[-1]) + 1
         self.arrange()
         between = np.zeros(0, dtype=np.int64)
@@ -141,7 +141,7 @@ class MarkedRuns(SortedRuns):
         self._list()
 
     def _mergeable(self) -> int:
-        """How many of the smallest levels to merge: `FAN_IN` or more, or none."""
+        """The number of smallest levels to merge: `FAN_IN` or more, or none."""
         rows = nbytes = 0
         for number, level in enumerate(self._levels, 1):
             size = _rows_in(level)
@@ -227,7 +227,7 @@ class MarkedRuns(SortedRuns):
             yield run, span
 
     def take_found(self) -> Rows:
-        """How many rows in memory each row of the last probe found."""
+        """The number of rows in memory that each row of the last probe found."""
         finds, self._finds = self._finds, []
         found = np.zeros(self._probing, dtype=np.int64)
         ones = [probing for probing, counts in finds if counts is None]
@@ -241,11 +241,11 @@ class MarkedRuns(SortedRuns):
     # -- taking rows out --------------------------------------------------------------------
 
     def count(self, low: int, high: int) -> int:
-        """How many rows have codes in the inclusive range."""
+        """The number of rows with codes in the inclusive range."""
         return sum(stop - start for start, stop in self._ranges(low, high))
 
     def count_regions(self, lower: int, upper: int) -> list[int]:
-        """How many rows have codes up to `lower`, between the bounds, and from `upper` on."""
+        """The number of rows up to `lower`, between the bounds, and from `upper` on."""
         after, before = np.int64(lower), np.int64(upper)
         low = sum(int(run.codes.searchsorted(after, "right")) for run in self.runs)
         middle = sum(int(run.codes.searchsorted(before)) for run in self.runs) - low

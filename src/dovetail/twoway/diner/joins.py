@@ -1,4 +1,4 @@
-"""DINER's work on disk: blocks are read and joined, in ReactiveNL one inner block at a time.
+"""DINER's joins of blocks on disk: in ReactiveNL, one inner block at a time.
 
 `meeting` has the rules and the bookkeeping. Whoever asks for a step drains it, and may then
 leave for as long as it likes: `put_down` gives the outer blocks in memory back, and the next step
@@ -29,7 +29,7 @@ _WINDOW_SHARE = 1 / 16  # of the memory for a part, for entries of blocks that a
 
 @dataclass(frozen=True)
 class DinerOptions:
-    """What may be set; the defaults are the paper's (section 5) where it has any."""
+    """The settings of DINER; the defaults are the paper's (section 5) where it has any."""
 
     #: bytes of a flushed block; None: the paper's 10 KB, and more where the budget is large
     block_bytes: int | None = None
@@ -105,7 +105,7 @@ class BlockJoins:
         return label(self._ctx.store.read(block), int(block["dts"]))
 
     def needs(self, side: int, start: int, stop: int, need: Callable[[Entries], Rows]) -> Rows:
-        """What each block of a side takes up, from `start` on: of all that could have room."""
+        """The bytes of each block of a side in memory, from `start` on, as far as any could fit."""
         most = self._ctx.budget.total_bytes
         found: list[Rows] = [np.zeros(0, dtype=np.int64)]
         held = 0

@@ -1,4 +1,4 @@
-"""The blocks of one side, whatever their number, and ways to go through them in little memory.
+"""The list of one side's blocks, of any length, and iterators over it in little memory.
 
 A block is known by its number in the list. The list is a catalogue that pages itself out
 (`kernel/catalogue.py`), so nothing here looks at all of it at once: what has to be exact goes on
@@ -33,7 +33,7 @@ def make_pages(store: BlockStore, fan_out: int) -> Pages:
 
 
 def window_entries(pages: Pages, nbytes: int) -> int:
-    """How many entries are looked at together if so many bytes are there for them."""
+    """The number of entries in a window of this many bytes."""
     return max(pages.fan_out, min(nbytes // BLOCK.itemsize, _MOST_WINDOW))
 
 

@@ -1,4 +1,4 @@
-"""Rows that DINER has in memory although they are on disk as well.
+"""Loaded rows: in memory and on disk as well, to be met by the other side's arrivals.
 
 They are there to be met by rows that arrive, and cost no write when they go. They come from the
 footnote of section 3.3 (blocks of an input that has ended are loaded back), from Cleanup (what it

@@ -1,4 +1,4 @@
-"""Which blocks of two relations have met, which pairs of rows in them are new, and what is next.
+"""Progress of joins on disk: which blocks have met, which pairs are new, what comes next.
 
 ReactiveNL (section 3.4, Algorithm 4 of the DINER paper). Its symbols: `JoinedOuter` and
 `JoinedInner` are `Rectangle.joined[outer]` and `joined[inner]`, `CurrInner` is `current_inner`,
@@ -80,13 +80,13 @@ class Strip:
     inner_stop: int
 
     def turned(self) -> "Strip":
-        """The same pairs with the roles exchanged."""
+        """The pairs with the roles of the sides exchanged."""
         return Strip(1 - self.outer, self.inner_start, self.inner_stop, self.start, self.stop)
 
 
 @dataclass
 class Rectangle:
-    """How far ReactiveNL has come: three numbers, and who plays which role."""
+    """The progress of ReactiveNL: three numbers, and the role of each side."""
 
     outer: int = LEFT
     begun: bool = False
@@ -123,7 +123,7 @@ class Rectangle:
             self.current_inner = self.chunk = 0
 
     def strips(self, target: Sequence[int]) -> list[Strip]:
-        """What is missing from the rectangle of the first `target` blocks of each side."""
+        """The strips missing from the rectangle of the first `target` blocks of each side."""
         outer, inner = self.joined[self.outer], self.joined[self.inner]
         outer_end, inner_end = target[self.outer], target[self.inner]
         # the part of the open chunk that is done sticks out of the finished rectangle
@@ -160,7 +160,7 @@ class Rectangle:
 
 @dataclass
 class Sorting:
-    """Where the sorting of blocks stands: blocks `[start, start + count)` of a side are next.
+    """The progress of sorting: blocks `[start, start + count)` of a side are next.
 
     `rows` of them have been written already; `count` is 0 before they are read.
     """
@@ -173,7 +173,7 @@ class Sorting:
 
 @dataclass
 class Sweep:
-    """Where a Cleanup by ranges of codes stands. The last of `strips` is being worked off.
+    """The progress of a Cleanup by ranges of codes. The last of `strips` is being worked on.
 
     `low` is the first code that is not done. The open range ends with `high` (None: none is open),
     and of the outer blocks that reach into it, those with numbers in `[start, stop)` are meeting
@@ -276,7 +276,7 @@ _MOST_PAIRS = 1 << 18  # of blocks that are compared at once
 
 
 class ZoneMaps:
-    """What the catalogue alone says about pairs of blocks."""
+    """Bounds on new pairs between blocks, from the catalogue alone."""
 
     def __init__(self, codec: KeyCodec) -> None:
         self._codec = codec

@@ -1,4 +1,4 @@
-"""The three regions of one relation's rows in memory, and what is known of each.
+"""The three regions of one relation's rows in memory, and the counters of each.
 
 Section 3.3 and Algorithm 3 of the DINER paper. Its symbols: `LastLwVal` is `lower`, `LastUpVal` is
 `upper`; `LwJoins`, `MdJoins`, `UpJoins` are `joins`, `LwTups`, `MdTups`, `UpTups` are `rows`, both
@@ -97,7 +97,7 @@ class Regions:
             self.joins[region] += int(found[cuts[region] : cuts[region + 1]].sum())
 
     def facts(self) -> dict[str, Any]:
-        """What a snapshot keeps: all but the numbers of rows, which are counted again."""
+        """The facts for a snapshot: all but the numbers of rows, which are counted again."""
         return {
             "lower": self.lower,
             "upper": self.upper,

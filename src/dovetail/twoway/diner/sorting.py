@@ -1,4 +1,4 @@
-"""DINER's sorted blocks: groups of flushed blocks, written again in the order of their codes.
+"""Sorted blocks for DINER's Cleanup: groups of flushed blocks, rewritten in code order.
 
 They are for one Cleanup only, so they do not go to the logs, which keep all that they are given: a
 version has them in a file of its own, and none of these is named any more when the Cleanup is done.
@@ -41,7 +41,7 @@ class Sorter:
         self._sizes: Sizes | None = None  # of the same rows, if they have to be looked at
 
     def catalogue_bytes(self, blocks: int) -> int:
-        """What the lists take up if so many blocks are sorted; pages are in the working memory."""
+        """The bytes of the lists if so many blocks are sorted; pages are in the working memory."""
         return len(SIDES) * self._pages.most_tail_bytes(_MORE * blocks)
 
     def reserve(self, blocks: int, lender: Lender) -> bool:

@@ -146,7 +146,7 @@ class Sweeper:
                 self._close_range(sweep)
 
     def _met_before(self, sweep: Sweep) -> list[Done]:
-        """What has met of the blocks that the sweep goes over: only sorted ones are of all."""
+        """The blocks under the sweep that have met: none, unless they were sorted from all."""
         if self._done is None:
             self._done = self._joins.done() if sweep.sorted else []
         return self._done
@@ -241,7 +241,7 @@ class Sweeper:
         sweep.stop, sweep.nbytes = stop, held
 
     def _inner_runs(self, sweep: Sweep, inner: Upcoming) -> tuple[list[Run], int]:
-        """What the next inner blocks have in the open range: as many as make up a block there.
+        """Read rows of the next inner blocks in the open range, until they make up a block.
 
         Returns also the number of the one after them. To look for few rows takes nearly as long as
         for many, and of a wide block few are in the range.

@@ -64,7 +64,7 @@ _MOST_FAN_IN = 5  # segments a side: F = 10, as in the experiments of the DINER 
 
 @dataclass
 class Merge:
-    """Where a merge stands. All codes up to `after` are done; None: none is."""
+    """The progress of a merge: all codes up to `after` are done; None: none is."""
 
     part: int
     inputs: list[int]
@@ -106,7 +106,7 @@ class Merger(Segments):
 
     @property
     def fan_in(self) -> int:
-        """How many segments one merge takes: a block a side of each is in memory."""
+        """The fan-in of a merge: one block a side of each segment is in memory."""
         fitting = self._working_bytes // (6 * self.block_bytes)
         return self._asked_fan_in or max(2, min(_MOST_FAN_IN, fitting))
 
@@ -230,7 +230,7 @@ class Merger(Segments):
         self._window = self._outer = None
 
     def _merged_rows(self, at: Merge) -> tuple[list[Run], list[Run]]:
-        """What is merged but not written; after a restore, it is merged again."""
+        """The rows that are merged but not written; after a restore they are merged again."""
         if self._merged is None:
             self._merged = ([], [])
             if at.after is not None and at.after != at.written:
@@ -362,7 +362,7 @@ class Merger(Segments):
 
 
 def merge_width(segments: int, fan_in: int) -> int:
-    """How many segments the next merge takes: all, or so many that all later merges are full."""
+    """The fan-in of the next merge: all segments, or so many that all later merges are full."""
     if segments <= fan_in:
         return segments
     return (segments - 2) % (fan_in - 1) + 2

@@ -1,4 +1,4 @@
-"""What HMJ, RPJ and DPHJ share with XJoin, and what they need besides: flushes by the cell.
+"""The base of HMJ, RPJ and DPHJ: XJoin's cells, with flushes of one cell at a time.
 
 Rows are hashed into cells as XJoin's are (see `xjoin`), arrive as XJoin's do, and are known to have
 met by the same ticks: ATS, DTS, marks, and the finished rectangle of blocks. What sets these joins

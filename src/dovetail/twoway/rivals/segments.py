@@ -31,7 +31,7 @@ _MOST_TICKS = 32  # at which the lengths of the logs are remembered
 
 
 def block_size(working_bytes: int) -> int:
-    """How large a block of a segment is: so many of them fit as the fan-in asks for."""
+    """The bytes of a block of a segment: a merge of the fan-in has one of each in memory."""
     return max(working_bytes // 32, min(working_bytes // 8, _LEAST_BLOCK_BYTES))
 
 
@@ -72,12 +72,12 @@ class Segment:
 
 
 def rows_of(entry: np.void, side: int) -> int:
-    """How many rows of a side a sealed segment has."""
+    """The rows of one side in a sealed segment."""
     return int(entry[_ROWS[side]])
 
 
 def pairs_met(entries: list[np.void]) -> int:
-    """How many pairs of rows of these sealed segments are of one group, and so have met."""
+    """The number of pairs of rows in these sealed segments that are of one group, so have met."""
     groups: dict[int, list[int]] = {}
     for entry in entries:
         rows = groups.setdefault(int(entry["code_min"]), [0, 0])
@@ -192,7 +192,7 @@ class Segments:
         return self._append(part, side, run, fresh[number])
 
     def settle(self, part: int) -> None:
-        """What a flush has written to a part is complete."""
+        """Seal the segments that a flush has written to a part."""
         known = self.parts.setdefault(part, Part())
         for segment in self._fresh.pop(part, {}).values():
             entry = self._seal(part, segment, 0)

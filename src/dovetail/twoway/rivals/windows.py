@@ -1,4 +1,4 @@
-"""How a merge goes through the codes: windows that fit in memory, cut into tasks.
+"""The windows of codes that a merge works on: each fits in memory, and is cut into tasks.
 
 Both follow from the zone maps of the blocks alone, so a merge that was interrupted finds the same
 ones again. The blocks of a segment are in code order, so those that reach into a range of codes lie
@@ -134,7 +134,7 @@ def next_high(tables: tuple[Table, Table], low: int, room: int) -> tuple[int, bo
 def tasks_of(
     tables: tuple[Table, Table], window: tuple[int, int], codec: KeyCodec, room: int, copying: bool
 ) -> Iterator[Task]:
-    """What is to be done in a window `[low, high]`; `copying`: its rows are to be copied, too."""
+    """The tasks of a window `[low, high]`; `copying`: its rows are to be copied, too."""
     low, high = window
     for outer, table in enumerate(tables):
         if outer == RIGHT and codec.within is None:

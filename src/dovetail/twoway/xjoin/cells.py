@@ -1,4 +1,4 @@
-"""What XJoin keeps of a cell: its blocks on disk, and which of their pairs are done.
+"""The cells of XJoin: the blocks of a cell on disk, and which pairs of blocks are done.
 
 Vocabulary and rules are in the docstring of `xjoin`. Blocks and marks are lists that only grow, so
 both are catalogues that page themselves out; what is asked of them all the time (how many rows are
@@ -25,7 +25,7 @@ _MARK_BYTES = 160  # a tuple of two integers in a list
 
 @dataclass
 class Cleaning:
-    """Where the cleanup of one cell stands.
+    """The progress of the cleanup of one cell.
 
     The rectangle `target[LEFT] x target[RIGHT]` of blocks is worked off as two strips: first the
     left side's new blocks against all of the right's, then the right's new blocks against the
@@ -108,7 +108,7 @@ class Marks:
 
 
 class Cell:
-    """What XJoin knows of one cell."""
+    """One cell: its blocks, its marks, and the progress of its passes."""
 
     def __init__(self, pages: Pages, part: int) -> None:
         self.rows = [0, 0]  # in memory
@@ -192,7 +192,7 @@ class Cell:
     def unjoined(
         self, probing_side: int, probing: np.void, stored: np.void
     ) -> tuple[int, int] | None:
-        """What is left to join between two blocks, by their zone maps and the marks.
+        """The bounds above which pairs of two blocks are unjoined, by zone maps and marks.
 
         Only pairs whose rows (probing, stored) have an ATS above the two numbers may be new. None:
         no pair is.

@@ -91,7 +91,7 @@ class XJoin(TwoWayJoin):
 
     @classmethod
     def _count_partitions(cls, total_bytes: int | None) -> tuple[int, int]:
-        """How many partitions, and how many cells in all: powers of two.
+        """The number of partitions, and of cells in all: powers of two.
 
         Enough partitions that a flush gives up no more than it must, and enough cells that a cell's
         disk part is read in few passes; but no blocks smaller than `_LEAST_BLOCK_BYTES`.

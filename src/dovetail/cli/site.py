@@ -18,9 +18,9 @@ from dovetail.cli.siterun import run_local, run_remote
 from dovetail.cli.siteviews import complaint, left_out, refusals, status_tables
 from dovetail.cli.views import make_console
 from dovetail.errors import SiteError
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.host import Host
-from dovetail.sites.live.server import SiteServer
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.host import Host
+from dovetail.multisite.live.server import SiteServer
 
 ADDRESS_FILE = "address"  #: in a site's data folder: where it listens
 

@@ -19,13 +19,13 @@ from dovetail.cli.siteplanfile import PlanPart, read_plan, saying
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.spans import parse_span
-from dovetail.sites.estimates import StreamStatistics
-from dovetail.sites.implied import implied
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.deployment import CLOCKS, UNITS, Clock, Shape
-from dovetail.sites.live.limits import Limits
-from dovetail.sites.query import Query, Stream
-from dovetail.sites.windows import CountWindow, TimeWindow, Window
+from dovetail.multisite.estimates import StreamStatistics
+from dovetail.multisite.implied import implied
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.deployment import CLOCKS, UNITS, Clock, Shape
+from dovetail.multisite.live.limits import Limits
+from dovetail.multisite.query import Query, Stream
+from dovetail.multisite.windows import CountWindow, TimeWindow, Window
 
 PACES = ("heartbeats", "delta")
 INPUTS = ("made-up", "file")

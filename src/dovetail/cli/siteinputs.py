@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from dovetail.cli.sitefile import InputPart, QueryFile
 from dovetail.errors import JobFileError
-from dovetail.sites.estimates import Statistics, StreamStatistics
-from dovetail.sites.query import Stream, times_of
-from dovetail.sites.statistics import join_columns
+from dovetail.multisite.estimates import Statistics, StreamStatistics
+from dovetail.multisite.query import Stream, times_of
+from dovetail.multisite.statistics import join_columns
 
 _OTHER_VALUES = 1000  # distinct, in a column that nothing is said of
 

@@ -11,12 +11,12 @@ from dovetail.cli.sitefile import QueryFile
 from dovetail.cli.siteinputs import first_time, statistics
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import format_bytes
-from dovetail.sites.costs import Cost, CostModel
-from dovetail.sites.live.deployment import UNITS, Deployment, check_plan, prices_of
-from dovetail.sites.plan import Plan
-from dovetail.sites.planner import algorithm_10, exhaustive, greedy, joint
-from dovetail.sites.tree import AnyPlan, TreePlan
-from dovetail.sites.tree_costs import cheapest_tree, tree_cost
+from dovetail.multisite.costs import Cost, CostModel
+from dovetail.multisite.live.deployment import UNITS, Deployment, check_plan, prices_of
+from dovetail.multisite.plan import Plan
+from dovetail.multisite.planner import algorithm_10, exhaustive, greedy, joint
+from dovetail.multisite.tree import AnyPlan, TreePlan
+from dovetail.multisite.tree_costs import cheapest_tree, tree_cost
 
 _PLANNERS = {
     "joint": joint, "greedy": greedy, "algorithm-10": algorithm_10, "exhaustive": exhaustive,

@@ -6,9 +6,9 @@ from typing import Any
 
 from dovetail.cli.sections import Section, are_texts, is_int
 from dovetail.errors import ArgumentError
-from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
-from dovetail.sites.query import Query
-from dovetail.sites.tree import AnyPlan, TreePlan, check_streams
+from dovetail.multisite.plan import PAPER, Algorithm, Plan, Step
+from dovetail.multisite.query import Query
+from dovetail.multisite.tree import AnyPlan, TreePlan, check_streams
 
 PLANNERS = ("joint", "greedy", "algorithm-10", "exhaustive", "tree", "fixed")
 _KEYS = ("planner", "algorithms", "replan_every", "sequences", "tree")

@@ -28,11 +28,11 @@ from dovetail.cli.siteviews import (
 from dovetail.cli.views import announce
 from dovetail.errors import DovetailError, SiteAccessError, SiteError, SiteUnavailableError
 from dovetail.kernel.memory import format_bytes
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import SiteClient, Status
-from dovetail.sites.live.deployment import UNITS, Deployment
-from dovetail.sites.live.local import LocalSites
-from dovetail.sites.tree import AnyPlan, plan_of_json
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.client import SiteClient, Status
+from dovetail.multisite.live.deployment import UNITS, Deployment
+from dovetail.multisite.live.local import LocalSites
+from dovetail.multisite.tree import AnyPlan, plan_of_json
 
 _LOCAL_INTERVALS = 20
 _LOOK_SECONDS = 0.25

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.kernel.memory import format_bytes
-from dovetail.sites.live.client import Status
+from dovetail.multisite.live.client import Status
 
 _BETWEEN = 3  # characters around each column of a table
 

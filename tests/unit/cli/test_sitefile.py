@@ -16,12 +16,12 @@ from dovetail.cli.sitefile import read_query, read_site
 from dovetail.cli.siteinputs import feed, first_time, statistics
 from dovetail.cli.siteplan import choose, deployment
 from dovetail.errors import ArgumentError, JobFileError, SiteAccessError
-from dovetail.sites.costs import CostModel
-from dovetail.sites.live.deployment import Deployment, prices_of
-from dovetail.sites.plan import Algorithm
-from dovetail.sites.planner import algorithm_10, greedy, joint
-from dovetail.sites.tree_costs import cheapest_tree
-from dovetail.sites.windows import CountWindow, TimeWindow
+from dovetail.multisite.costs import CostModel
+from dovetail.multisite.live.deployment import Deployment, prices_of
+from dovetail.multisite.plan import Algorithm
+from dovetail.multisite.planner import algorithm_10, greedy, joint
+from dovetail.multisite.tree_costs import cheapest_tree
+from dovetail.multisite.windows import CountWindow, TimeWindow
 from support.certificates import make_certificates
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dovetail.cli.app import app
 from dovetail.cli.siteviews import complaint, left_out, sample_table
-from dovetail.sites.live.client import SiteClient, Status, StreamStatus
+from dovetail.multisite.live.client import SiteClient, Status, StreamStatus
 
 QUERY = """
 tau = "1 second"

@@ -6,11 +6,11 @@ sends through its `Network` and emits results through a callback. At one moment,
 then messages, then `advance`.
 
 The life of an interval at a site: its rows enter the window, rows that no one needs any more leave
-it, the copies are told (`Outlet.update`), and the interval's own rows set out on the sequence of
+it, the copies are told (`Outlets.update`), and the interval's own rows set out on the sequence of
 their stream. A message of an interval that has not ended here yet is kept until it has.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,31 +21,25 @@ from dovetail.errors import ArgumentError
 from dovetail.multisite.arrivals import interval_rows
 from dovetail.multisite.copies import Copy, Facts, Outlet, Parts
 from dovetail.multisite.matching import join_rows, same_values
-from dovetail.multisite.messages import (
-    MOST_OPEN,
-    PLANNER,
-    Header,
-    Kind,
-    Message,
-    column,
-    decode,
-    encode,
-)
+from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, encode
 from dovetail.multisite.network import Network
 from dovetail.multisite.oneway import ONE_WAY, Task
+from dovetail.multisite.outlets import Outlets
 from dovetail.multisite.pace import Wait, make_pace, no_wait
-from dovetail.multisite.plan import LinkNeeds, PlacedStep, Plan
+from dovetail.multisite.plan import PlacedStep, Plan
 from dovetail.multisite.query import Query
+from dovetail.multisite.reports import Reports
 from dovetail.multisite.rows import RowStore
 from dovetail.multisite.schedule import Schedule
 from dovetail.multisite.statistics import measure
+from dovetail.multisite.waiting import Waiting
 
 Emit = Callable[[int, pa.RecordBatch], None]  #: an interval, and results of it
 _WAITING_KINDS = (Kind.PROBE, Kind.KEYS)
-#: what is kept as it is: numbers, and what `Site.tick` and `report` gather
+#: what is kept as it is: numbers, and what `Site.tick` gathers
 _KEPT = (
-    "ticked", "next_number", "late", "_backlog", "_reports", "_rows_since", "_gone_through",
-    "_now", "_heard_until",
+    "ticked", "next_number", "late", "_backlog", "_rows_since", "_gone_through", "_now",
+    "_heard_until",
 )  # fmt: skip
 _STEP_KINDS = (*_WAITING_KINDS, Kind.ROWS, Kind.FOUND)
 
@@ -70,13 +64,14 @@ class Site:
         self._emit = emit
         plan_at = self.schedule.at
         self._pace = make_pace(heartbeats, self.query, name, plan_at, first_interval, wait)
-        self._outlets: dict[str, Outlet] = {}
+        self._outlets = Outlets(
+            self.query, name, self.window, self.schedule, always=self._pace.reports
+        )
         self._copies: dict[str, Copy] = {}
-        self._parked: dict[tuple[str, int, int], Task] = {}
-        self._waiting: list[tuple[PlacedStep, Task]] = []
+        self._waiting = Waiting(self.schedule)
         self._early: list[Message] = []
         self._backlog: list[pa.RecordBatch] = []  # intervals that wait for a plan to be agreed on
-        self._reports: dict[str, list[int]] = {}
+        self._reports = Reports(self.query, name)
         self._statistics_every = statistics_every  # intervals; 0: never
         self._rows_since = 0
         self._gone_through = first_interval - 1  # rows that only these intervals need have left
@@ -126,7 +121,7 @@ class Site:
                 ONE_WAY[step.algorithm].asked(self, step, message)
             case Kind.ROWS | Kind.FOUND:
                 step = self._step(header)
-                task = self._parked.pop((step.head, step.index, header.interval), None)
+                task = self._waiting.answered(step, header.interval)
                 if task is None:  # an answer to no question: whoever sent it is not in order
                     self.late += 1
                     return
@@ -134,7 +129,8 @@ class Site:
             case Kind.DROP:
                 self._copies[sender] = Copy(self.query.stream(sender), header.interval - 1)
             case Kind.PASSED:
-                self._heard(message.array("passed"))
+                for passed, interval in self._reports.heard(message.array("passed")):
+                    self._pace.passed(passed, [interval])
             case _:
                 self.schedule.receive(message, self.ticked + len(self._backlog), self._reply)
                 self._work_off()
@@ -146,13 +142,13 @@ class Site:
 
     def due(self) -> int | None:
         """When `advance` has something to do; None if that depends on messages only."""
-        times = (self._pace.due(task.interval) for _, task in self._waiting)
+        times = map(self._pace.due, self._waiting.intervals_for_copies())
         return min((time for time in times if time is not None), default=None)
 
     @property
     def idle(self) -> bool:
         """Nothing waits here for time or messages."""
-        return not (self._waiting or self._parked or self._early or self._backlog)
+        return not (self._waiting or self._early or self._backlog)
 
     @property
     def nbytes(self) -> int:
@@ -160,8 +156,8 @@ class Site:
         return (
             self.window.nbytes + self.window.index_bytes
             + sum(copy.nbytes for copy in self._copies.values())
-            + sum(outlet.nbytes for outlet in self._outlets.values())
-            + sum(int(rows.nbytes) for rows in (*(t.rows for t in self._tasks()), *self._backlog))
+            + self._outlets.nbytes + self._waiting.nbytes
+            + sum(int(rows.nbytes) for rows in self._backlog)
             + sum(message.nbytes for message in self._early)
         )  # fmt: skip
 
@@ -202,10 +198,10 @@ class Site:
             "pace": self._pace.snapshot(),
             "schedule": self.schedule.snapshot(),
             "window": self.window.snapshot(),
-            "outlets": {holder: outlet.snapshot() for holder, outlet in self._outlets.items()},
+            "outlets": self._outlets.snapshot(),
+            "_reports": self._reports.snapshot(),
             "copies": {owner: copy.snapshot() for owner, copy in self._copies.items()},
-            "parked": [task.snapshot() for task in self._parked.values()],
-            "waiting": [task.snapshot() for _, task in self._waiting],
+            **self._waiting.snapshot(),
             "early": [encode(message) for message in self._early],
         }
 
@@ -216,16 +212,11 @@ class Site:
         self._pace.restore(data["pace"])
         self.schedule.restore(data["schedule"])
         self.window.restore(data["window"])
-        for holder, outlet in data["outlets"].items():
-            self._outlets[holder] = self._new_outlet(self.window.first)
-            self._outlets[holder].restore(outlet)
+        self._outlets.restore(data["outlets"])
+        self._reports.restore(data["_reports"])
         for owner, copy in data["copies"].items():
             self.copy(owner).restore(copy)
-        for task in map(Task.restored, data["parked"]):
-            self.park(task)
-        for task in map(Task.restored, data["waiting"]):
-            step = self.schedule.at(task.interval).placed[task.head][task.index]
-            self._waiting.append((step, task))
+        self._waiting.restore(data)
         self._early = [decode(message) for message in data["early"]]
 
     def check(self) -> None:
@@ -255,15 +246,13 @@ class Site:
             until = self.query.boundary(settled)
             needed = self.stream.window.first_needed(self.window.times, until)
             first = max(first, int(self.window.numbers[0]) + needed)
-        self._update_copies(interval, settled, start, first)
+        for message in self._outlets.update(interval, settled, start, first):
+            self._network.send(message)
         self.window.expire(first)
         self._gone_through = settled
         # with heartbeats the answer that rows wait for is sure to come, and needs their plan
         self.schedule.forget(min(settled, self._begun() - 1) if self._pace.reports else settled)
-        if any(not self.schedule.knows(n) for _, _, n in self._parked):  # its answer is late
-            kept = {k: task for k, task in self._parked.items() if self.schedule.knows(k[2])}
-            self.late += len(self._parked) - len(kept)
-            self._parked = kept
+        self.late += self._waiting.give_up(self.schedule.knows)
         if self.schedule.at(interval).placed[self.name]:
             self.proceed(Task(self.name, 0, interval, rows, numbers))
         self.report()
@@ -274,41 +263,10 @@ class Site:
             self._reply(Kind.STATISTICS, PLANNER, interval, parts)
             self._rows_since = 0
 
-    def _tasks(self) -> list[Task]:
-        return [*self._parked.values(), *(task for _, task in self._waiting)]
-
     def _begun(self) -> int:
         """The first interval of which rows are here, on their way to the windows of others."""
-        return min((task.interval for task in self._tasks()), default=self.ticked + 1)
-
-    def _update_copies(self, interval: int, settled: int, start: int, first: int) -> None:
-        """Tell every site that copies this window; stop where no plan in use asks for it."""
-        needs = self._needs(self.schedule.at(interval), {})
-        draining: dict[str, LinkNeeds] = {}
-        for plan in self.schedule.between(settled + 1, interval - 1):
-            self._needs(plan, draining)
-        for holder in [n for n in self._outlets if n not in needs and n not in draining]:
-            del self._outlets[holder]
-            self._send(Header(Kind.DROP, *self._ends(holder), interval=interval))
-        for holder in [name for name in needs if name not in self._outlets]:
-            self._outlets[holder] = self._new_outlet(start)
-        for holder, outlet in self._outlets.items():
-            wanted, old = (n.get(holder, LinkNeeds()) for n in (needs, draining))
-            parts, facts = outlet.update(wanted, old, start, first)
-            if parts or facts.get("expired") or facts.get("trimmed") or self._pace.reports:
-                open_ = min(interval - settled, MOST_OPEN)
-                header = Header(Kind.UPDATE, *self._ends(holder), step=open_, interval=interval)
-                self._send(replace(header, **facts), parts)  # type: ignore[arg-type]
-
-    def _new_outlet(self, next_number: int) -> Outlet:
-        return Outlet(self.window, self.stream.window, next_number, self.query.compact)
-
-    def _needs(self, plan: Plan, needs: dict[str, LinkNeeds]) -> dict[str, LinkNeeds]:
-        """Add to `needs` what each other site needs of this window by a plan."""
-        for (owner, holder), wanted in plan.needs.items():
-            if owner == self.name:
-                needs[holder] = needs.get(holder, LinkNeeds()) | wanted
-        return needs
+        first = self._waiting.first_interval
+        return self.ticked + 1 if first is None else first
 
     # --- for the one-way joins ------------------------------------------------------------------
 
@@ -340,11 +298,11 @@ class Site:
             self.late += self.copy(step.stream).begin_probe(task.interval)
             ONE_WAY[step.algorithm].copied(self, step, task)
         else:
-            self._waiting.append((step, task))
+            self._waiting.for_copy(step, task)
 
     def park(self, task: Task) -> None:
         """Keep rows until the answer to a question comes."""
-        self._parked[task.head, task.index, task.interval] = task
+        self._waiting.for_answer(task)
 
     def copy(self, owner: str) -> Copy:
         if owner not in self._copies:
@@ -352,7 +310,7 @@ class Site:
         return self._copies[owner]
 
     def outlet(self, holder: str) -> Outlet | None:
-        return self._outlets.get(holder)
+        return self._outlets.of(holder)
 
     def send(
         self, kind: Kind, to: str, step: PlacedStep, interval: int, parts: Parts,
@@ -367,7 +325,7 @@ class Site:
         if not task.rows.num_rows:
             self.finish(step, task)
             return
-        outlet = self._outlets.get(step.stream)
+        outlet = self._outlets.of(step.stream)
         numbers = task.numbers
         parts: Parts
         facts: Facts
@@ -402,8 +360,7 @@ class Site:
         return self._pace.ready(copy.through if copy else None, task.interval, self._heard_until)
 
     def _resume(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for step, task in waiting:
+        for step, task in self._waiting.take_for_copies():
             self.when_copied(step, task)
 
     def _step(self, header: Header) -> PlacedStep:
@@ -417,8 +374,7 @@ class Site:
         if step.stream == self.name:
             self._pace.passed((step.head, step.index), [interval])
         else:
-            code = (interval << 16) | (self.query.rank(step.head) << 8) | step.index
-            self._reports.setdefault(step.stream, []).append(code)
+            self._reports.add(step, interval)
 
     def report(self) -> bool:
         """Tell the owners of windows what is done with; whether there was something to tell.
@@ -426,16 +382,10 @@ class Site:
         It is done as an interval ends. Whoever lets none end for now has to call it, or sites could
         wait for each other.
         """
-        reports, self._reports = self._reports, {}
-        for target, codes in reports.items():
-            header = Header(Kind.PASSED, *self._ends(target), interval=self.ticked)
-            self._send(header, {"passed": column(np.array(codes, dtype=np.int64))})
-        return bool(reports)
-
-    def _heard(self, codes: Iterable[int]) -> None:
-        for code in np.asarray(codes).tolist():
-            head = self.query.names[(code >> 8) & 0xFF]
-            self._pace.passed((head, code & 0xFF), [code >> 16])
+        messages = self._reports.take(self.ticked)
+        for message in messages:
+            self._network.send(message)
+        return bool(messages)
 
     def _reply(self, kind: Kind, to: int, interval: int, parts: Parts) -> None:
         me = self.query.rank(self.name)

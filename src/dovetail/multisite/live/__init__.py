@@ -10,6 +10,7 @@ kept         snapshots as bytes, data only; folders: nobody else's
 outbox       messages that another host has not acknowledged, shaped for experiments
 inbox        messages of another host, each once and in order
 driver       a machine by the clock: journal first, then the machine, then the world
+jobs         what other threads bring to a driver, and whether there is room for more
 restoring    a machine as it was, from its journal
 link         sends an outbox, again and again until it is acknowledged; delays: how long that takes
 access       token and certificates; handshake: why two ends do not come to talk

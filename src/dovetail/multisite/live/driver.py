@@ -25,16 +25,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.errors import (
-    SiteError,
-    SiteRefusedError,
-    SiteUnavailableError,
-)
+from dovetail.errors import SiteError, SiteRefusedError, SiteUnavailableError
 from dovetail.multisite.live.delays import Delays
 from dovetail.multisite.live.deployment import UNITS, Deployment, Shape
 from dovetail.multisite.live.events import Event, Job, What
 from dovetail.multisite.live.holds import Holds
 from dovetail.multisite.live.inbox import Inbox
+from dovetail.multisite.live.jobs import Jobs
 from dovetail.multisite.live.limits import Limits
 from dovetail.multisite.live.machine import Machine, rows_bytes
 from dovetail.multisite.live.outbox import Outbox
@@ -76,16 +73,10 @@ class Driver:
         self.inboxes = {o: Inbox(o, self._machine.received[o], early_bytes) for o in others}
         self._lock = threading.Lock()  # the machine
         self._inbox_lock = threading.Lock()
-        self._wake = threading.Condition()
-        self._queue: list[Job] = []
+        self._jobs = Jobs(self.limits.input_bytes, self._machine.waiting_bytes())
         self._newest: dict[str, Future[bool]] = {}  # of each host's messages, the last to be safe
-        self._queued_bytes = 0
-        self._held_bytes = self._machine.waiting_bytes()
-        self._again = True
-        self._stopping = False
         self._last_now = 0
         self._holds = Holds(deployment.query)
-        self._awaited: set[tuple[str, str]] = set()  # streams, and producers that they wait for
         self._hold_ended()
         self._thread = threading.Thread(
             target=self._run, name=f"{deployment.name}@{host}", daemon=True
@@ -106,12 +97,10 @@ class Driver:
 
     def stop(self) -> None:
         """Stop between two rounds; what was acknowledged is in the journal."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
+        self._jobs.close(self._stopping)
         if self._thread.is_alive():
             self._thread.join()
-        self._fail_jobs(SiteUnavailableError(f"site {self.host!r} is being stopped"))
+        self._jobs.fail(self._stopping())
         self._journal.close()
         self.results.close()
 
@@ -123,16 +112,16 @@ class Driver:
         self._check_until(stream, facts.get("until"))
         body = rows_bytes(rows)
         deadline = time.monotonic() + timeout
-        if body and not self._has_room():
+        if body and not self._jobs.has_room():
             self._hold_for(stream, facts, timeout)
-        with self._wake:
-            if body and not self._wake.wait_for(lambda: self._takes(stream, facts), timeout):
-                raise SiteUnavailableError(
-                    f"site {self.host!r} is behind: {self._held_bytes + self._queued_bytes:,} "
-                    "bytes of rows wait there for their interval to end. Try again later; "
-                    + self._reason()
-                )
-        happened = self._submit(Job(What.INPUT, facts, body, rows, Future()), deadline)
+        if body and not self._jobs.wait_for_room(stream, facts.get("producer", ""), timeout):
+            raise SiteUnavailableError(
+                f"site {self.host!r} is behind: {self._jobs.nbytes:,} bytes of rows wait there for "
+                "their interval to end. Try again later; " + self._reason()
+            )
+        job = Job(What.INPUT, facts, body, rows, Future())
+        self._jobs.add([job])
+        happened = self._result(job.done, deadline)
         return not happened, self._machine.feeds[stream].arrivals.late
 
     def _check_until(self, stream: str, until: int | None) -> None:
@@ -172,7 +161,8 @@ class Driver:
         inbox = self.inboxes[peer]
         jobs = []
         with self._inbox_lock:
-            self._alive()
+            if self.error is not None:
+                raise self._failure()
             inbox.check(int(facts["first"]), int(facts["last"]))
             self.delays.told(facts.get("delays", {}))
             decoded = {seq: self._checked(peer, body) for seq, body in messages}
@@ -180,7 +170,7 @@ class Driver:
                 message = decoded.get(seq)  # else it came early, in an earlier call
                 jobs.append(Job(What.MESSAGE, {"peer": peer, "seq": seq}, body, message, Future()))
             through = inbox.last
-            self._enqueue(jobs)
+            self._jobs.add(jobs)
             if jobs:
                 self._newest[peer] = jobs[-1].done
             newest = self._newest.get(peer)
@@ -196,9 +186,7 @@ class Driver:
 
     def wake(self) -> None:
         """Something has changed that the next round should know of."""
-        with self._wake:
-            self._again = True
-            self._wake.notify_all()
+        self._jobs.wake()
 
     def status(self) -> dict[str, Any]:
         """How far it has come, as JSON has it."""
@@ -225,26 +213,6 @@ class Driver:
             "links": links,
         }
 
-    # --- jobs -----------------------------------------------------------------------------------
-
-    def _has_room(self) -> bool:
-        full = self._held_bytes + self._queued_bytes >= self.limits.input_bytes
-        return self.error is not None or self._stopping or not full
-
-    def _takes(self, stream: str, facts: dict[str, Any]) -> bool:
-        """Whether rows may come in: there is room, or the interval that would make it waits for
-        these very rows.
-        """
-        return self._has_room() or (stream, facts["producer"]) in self._awaited
-
-    def _alive(self) -> None:
-        if self.error is not None:
-            raise SiteError(f"query {self.deployment.name!r} at {self.host!r} failed: {self.error}")
-
-    def _submit(self, job: Job, deadline: float) -> bool:
-        self._enqueue([job])
-        return self._result(job.done, deadline)
-
     def _result(self, done: "Future[bool]", deadline: float) -> bool:
         try:
             return done.result(max(0.1, deadline - time.monotonic()))
@@ -253,28 +221,18 @@ class Driver:
                 f"site {self.host!r} is busy; what was sent may have been taken in: send it again"
             ) from None
 
-    def _enqueue(self, jobs: list[Job]) -> None:
-        with self._wake:
-            self._alive()
-            if self._stopping:
-                raise SiteUnavailableError(f"site {self.host!r} is being stopped")
-            self._queue += jobs
-            self._queued_bytes += sum(len(job.body) for job in jobs)
-            self._wake.notify_all()
+    def _stopping(self) -> SiteError:
+        return SiteUnavailableError(f"site {self.host!r} is being stopped")
 
-    def _fail_jobs(self, error: Exception) -> None:
-        with self._wake:
-            jobs, self._queue = self._queue, []
-            self._wake.notify_all()
-        for job in jobs:
-            job.done.set_exception(error)
+    def _failure(self) -> SiteError:
+        return SiteError(f"query {self.deployment.name!r} at {self.host!r} failed: {self.error}")
 
     # --- rounds ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
         jobs: list[Job] = []
         try:
-            while not self._stopping:
+            while not self._jobs.closed:
                 jobs = self._wait()
                 self._round(jobs)
                 if self._journal.wants_snapshot:
@@ -282,23 +240,17 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             _log.exception("query %s at %s has failed", self.deployment.name, self.host)
             self.error = f"{error}" if isinstance(error, SiteError) else f"{error!r}"
-            failed = SiteError(
-                f"query {self.deployment.name!r} at {self.host!r} failed: {self.error}"
-            )
+            self._jobs.close(self._failure)
+            failed = self._failure()
             for job in jobs:
                 if not job.done.done():
                     job.done.set_exception(failed)
-            self._fail_jobs(failed)
+            self._jobs.fail(failed)
 
     def _wait(self) -> list[Job]:
         with self._lock:
             seconds = self._seconds_left()
-        with self._wake:
-            if not self._again:
-                self._wake.wait_for(lambda: self._queue or self._again or self._stopping, seconds)
-            self._again = False
-            jobs, self._queue = self._queue, []
-            return jobs
+        return self._jobs.take(seconds)
 
     def _seconds_left(self) -> float:
         """Until something has to happen by the clock."""
@@ -350,11 +302,7 @@ class Driver:
             more = more or self._machine.next_tick(now, self._halted(), self._holds) is not None
             held = self._machine.waiting_bytes()
             awaited = self._machine.awaited(self._holds) if not self._halted() else set()
-        with self._wake:
-            self._held_bytes, self._awaited = held, awaited
-            self._queued_bytes -= sum(len(job.body) for job in jobs)
-            self._again = self._again or more
-            self._wake.notify_all()
+        self._jobs.taken_in(jobs, held, awaited, more)
         for job in jobs:
             job.done.set_result(happened.get(id(job), True))
 

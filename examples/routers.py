@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dovetail.cli.sitefile import PlanPart, QueryFile, read_query
-from dovetail.cli.siteplan import choose, deployment
-from dovetail.cli.siterun import Run, watch
+from dovetail.cli.site.file import PlanPart, QueryFile, read_query
+from dovetail.cli.site.plan import choose, deployment
+from dovetail.cli.site.run import Run, watch
 from dovetail.cli.views import bar
 from dovetail.kernel.memory import format_bytes
 from dovetail.multisite.live.local import LocalSites

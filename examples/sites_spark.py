@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail
-from dovetail.cli.sitefile import read_query
-from dovetail.cli.siteplan import choose, deployment
+from dovetail.cli.site.file import read_query
+from dovetail.cli.site.plan import choose, deployment
 from dovetail.multisite.live.client import SiteClient
 from dovetail.multisite.live.local import LocalSites
 

@@ -12,7 +12,7 @@ from pyarrow import flight
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.siteviews import refusals
+from dovetail.cli.site.views import refusals
 from dovetail.errors import SiteAccessError
 from dovetail.multisite.live.access import Access
 from dovetail.multisite.live.client import LinkStatus, SiteClient, Status

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.cli.siterun import LocalSites
+from dovetail.cli.site.run import LocalSites
 from dovetail.multisite.live.access import Access
 from dovetail.multisite.live.client import LinkStatus, SiteClient
 from dovetail.multisite.live.deployment import Deployment, Shape

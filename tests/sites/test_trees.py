@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
-from dovetail.cli.sitefile import read_query
+from dovetail.cli.site.file import read_query
 from dovetail.multisite.live.deployment import Shape
 from dovetail.sites import TreePlan
 from support.sites import counted, window_join

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dovetail.cli.explain import print_explanation
-from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, read_job
-from dovetail.cli.jobs import plan, start, state_of, write
-from dovetail.cli.places import results_of
+from dovetail.cli.job.execution import plan, start, state_of, write
+from dovetail.cli.job.explain import print_explanation
+from dovetail.cli.job.file import EnrichJob, Job, JoinAllJob, read_job
+from dovetail.cli.job.places import results_of
 from dovetail.cli.session import spark_session
 from dovetail.cli.stopping import Stopped
 from dovetail.cli.views import announce, enrich_summary, make_console, summary

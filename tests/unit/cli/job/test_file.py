@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.jobfile import EnrichJob, Job, Trigger, read_job
+from dovetail.cli.job.file import EnrichJob, Job, Trigger, read_job
 from dovetail.errors import JobFileError
 from dovetail.specs import EnrichOptions
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 GOOD = """
 [left]
 format = "parquet"

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.sitefile import read_query, read_site
-from dovetail.cli.siteinputs import feed, first_time, statistics
-from dovetail.cli.siteplan import choose, deployment
+from dovetail.cli.site.file import read_query, read_site
+from dovetail.cli.site.inputs import feed, first_time, statistics
+from dovetail.cli.site.plan import choose, deployment
 from dovetail.errors import ArgumentError, JobFileError, SiteAccessError
 from dovetail.multisite.costs import CostModel
 from dovetail.multisite.live.deployment import Deployment, prices_of
@@ -24,7 +24,7 @@ from dovetail.multisite.tree_costs import cheapest_tree
 from dovetail.multisite.windows import CountWindow, TimeWindow
 from support.certificates import make_certificates
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 QUERY = """
 tau = "1 second"
 delta = "200 ms"

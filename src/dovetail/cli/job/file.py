@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.cli.joboptions import enrich_options, join_all_options, join_options
+from dovetail.cli.job.options import enrich_options, join_all_options, join_options
 from dovetail.cli.sections import Section, exists
 from dovetail.errors import JobFileError
 from dovetail.specs import EnrichOptions, JoinAllOptions, JoinOptions

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dovetail.api import enrich, join, join_all
 from dovetail.cli.failures import is_sparks, spark_says
-from dovetail.cli.jobfile import FILE_FORMATS, EnrichJob, Job, JoinAllJob, JoinJob, Source
+from dovetail.cli.job.file import FILE_FORMATS, EnrichJob, Job, JoinAllJob, JoinJob, Source
 from dovetail.errors import ArgumentError, JobFileError, MemoryBudgetError
 from dovetail.specs import state_path
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.siteviews import complaint, left_out, sample_table
+from dovetail.cli.site.views import complaint, left_out, sample_table
 from dovetail.multisite.live.client import SiteClient, Status, StreamStatus
 
 QUERY = """

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dovetail.cli.jobfile import Job, read_job
-from dovetail.cli.jobs import state_of
+from dovetail.cli.job.execution import state_of
+from dovetail.cli.job.file import Job, read_job
 from dovetail.errors import JobFileError, StateMissingError
 from dovetail.specs import state_path
 

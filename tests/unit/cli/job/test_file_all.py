@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.jobfile import JoinAllJob, read_job
+from dovetail.cli.job.file import JoinAllJob, read_job
 from dovetail.errors import JobFileError
 from dovetail.specs import JoinAllOptions
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 ALL = """
 [inputs.person]
 format = "parquet"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dovetail.cli.sitefile import InputPart, QueryFile
+from dovetail.cli.site.file import InputPart, QueryFile
 from dovetail.errors import JobFileError
 from dovetail.multisite.estimates import Statistics, StreamStatistics
 from dovetail.multisite.query import Stream, times_of

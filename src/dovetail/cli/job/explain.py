@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from dovetail import plan
-from dovetail.cli import jobs
-from dovetail.cli.jobfile import EnrichJob, Job, JoinAllJob, JoinJob, read_job
+from dovetail.cli.job import execution
+from dovetail.cli.job.file import EnrichJob, Job, JoinAllJob, JoinJob, read_job
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
 from dovetail.costs.storage import PROFILES, THIS_MACHINE, profile
@@ -96,14 +96,14 @@ def print_explanation(
 def _join(
     console: Console, session: "SparkSession", job: JoinJob, sample: int | None
 ) -> "Explanation":
-    left, right = jobs.open_inputs(session, job)
+    left, right = execution.open_inputs(session, job)
     rows, history = sample, None
     if rows is None:
-        rows = JOIN_SAMPLE_ROWS if jobs.are_files(job) else 0
+        rows = JOIN_SAMPLE_ROWS if execution.are_files(job) else 0
     if rows:
-        history = jobs.open_as_batch(session, job)
+        history = execution.open_as_batch(session, job)
     sampling = announce(console, "Sampling the inputs") if rows else nullcontext()
-    with jobs.blame(job, "join"), sampling:
+    with execution.blame(job, "join"), sampling:
         planned = plan.join(left, right, **vars(job.join))
         return planned.explain(history, sample_rows=rows)
 
@@ -111,12 +111,12 @@ def _join(
 def _join_all(
     console: Console, session: "SparkSession", job: JoinAllJob, sample: int | None
 ) -> "Explanation":
-    inputs = jobs.open_all(session, job)
-    count = sample != 0 and jobs.are_files(job)
-    files = jobs.open_all(session, job, as_batch=True) if count or job.history else None
+    inputs = execution.open_all(session, job)
+    count = sample != 0 and execution.are_files(job)
+    files = execution.open_all(session, job, as_batch=True) if count or job.history else None
     history = files if job.history else None
     counting = announce(console, "Counting the inputs") if count else nullcontext()
-    with jobs.blame(job, "join_all"), counting:
+    with execution.blame(job, "join_all"), counting:
         planned = plan.join_all(inputs, history=history, **vars(job.join_all))
         return planned.explain(files, count=count)
 
@@ -126,15 +126,15 @@ def _enrich(
 ) -> "Explanation":
     from dovetail.spark.jobs.plans import SAMPLED_ROWS
 
-    stream = jobs.open_stream(session, job)
-    files = jobs.stream_as_batch(session, job) if sample or job.history else None
-    with jobs.blame(job, "enrich"):
+    stream = execution.open_stream(session, job)
+    files = execution.stream_as_batch(session, job) if sample or job.history else None
+    with execution.blame(job, "enrich"):
         planned = plan.enrich(
             stream, job.table, history=files if job.history else None, **vars(job.enrich)
         )
         return planned.explain(
             None if job.history else files,
-            samples=jobs.sample(session, job, sample) if sample else None,
+            samples=execution.sample(session, job, sample) if sample else None,
             sample_rows=SAMPLED_ROWS if sample is None else sample,
             storage=storage,
         )

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.cli.sections import Section, are_texts, is_int, is_number
-from dovetail.cli.siteplanfile import PlanPart, read_plan, saying
+from dovetail.cli.site.planpart import PlanPart, read_plan, saying
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.spans import parse_span

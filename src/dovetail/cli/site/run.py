@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.live import Live
 
-from dovetail.cli.sitefile import QueryFile
-from dovetail.cli.siteinputs import Feed, feed
-from dovetail.cli.siteplan import deployment
-from dovetail.cli.siteviews import (
+from dovetail.cli.site.file import QueryFile
+from dovetail.cli.site.inputs import Feed, feed
+from dovetail.cli.site.plan import deployment
+from dovetail.cli.site.views import (
     complaint,
     left_out,
     live_view,

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from dovetail.cli.sitefile import read_query, read_site
-from dovetail.cli.siteplan import choose, deployment, print_plan
-from dovetail.cli.siterun import run_local, run_remote
-from dovetail.cli.siteviews import complaint, left_out, refusals, status_tables
+from dovetail.cli.site.file import read_query, read_site
+from dovetail.cli.site.plan import choose, deployment, print_plan
+from dovetail.cli.site.run import run_local, run_remote
+from dovetail.cli.site.views import complaint, left_out, refusals, status_tables
 from dovetail.cli.views import make_console
 from dovetail.errors import SiteError
 from dovetail.multisite.live.client import SiteClient

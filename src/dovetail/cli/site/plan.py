@@ -7,8 +7,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from dovetail.cli.sitefile import QueryFile
-from dovetail.cli.siteinputs import first_time, statistics
+from dovetail.cli.site.file import QueryFile
+from dovetail.cli.site.inputs import first_time, statistics
 from dovetail.errors import JobFileError
 from dovetail.kernel.memory import format_bytes
 from dovetail.multisite.costs import Cost, CostModel

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.plan import Algorithm
-from dovetail.sites.query import Query, Stream, topology
-from dovetail.sites.site import Site
-from dovetail.sites.windows import TimeWindow
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.plan import Algorithm
+from dovetail.multisite.query import Query, Stream, topology
+from dovetail.multisite.site import Site
+from dovetail.multisite.windows import TimeWindow
 from support.depth import full_or
 from support.site_hosts import VirtualHosts, random_plan, random_tree
 from support.sites import window_join

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
-from dovetail.sites.live.local import LocalSites
+from dovetail.multisite.live.local import LocalSites
 from dovetail_bench.semi.served import RATE, WINDOW, Case, choose, local_sites, serving
 
 

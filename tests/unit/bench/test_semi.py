@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dovetail.multisite.messages import HEADER_BYTES
 from dovetail.sites import Algorithm, Plan, Simulation, Step
-from dovetail.sites.messages import HEADER_BYTES
 from dovetail_bench import registry
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result

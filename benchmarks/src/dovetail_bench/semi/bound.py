@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.multisite.formulas import KEY_BYTES
 from dovetail.sites import Algorithm, CostModel, LinkPrice, Prices
-from dovetail.sites.formulas import KEY_BYTES
 from dovetail_bench.measure import expect_rows
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.multisite.planner import StepCosts
 from dovetail.sites import PAPER, CostModel, Plan, Query, Step, algorithm_10, exhaustive
-from dovetail.sites.planner import StepCosts
 from dovetail_bench.charts import line_chart
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config

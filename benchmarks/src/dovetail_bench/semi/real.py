@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.multisite.statistics import Sample, compare, matched
 from dovetail.sites import CostModel, Query, Statistics, StreamStatistics
-from dovetail.sites.statistics import Sample, compare, matched
 from dovetail_bench.charts import line_chart
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config

@@ -21,6 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from dovetail.multisite.messages import HEADER_BYTES
+from dovetail.multisite.oneway import Task
+from dovetail.multisite.plan import PlacedStep
 from dovetail.sites import (
     Algorithm,
     CostModel,
@@ -43,9 +46,6 @@ from dovetail.sites import (
     joint,
     topology,
 )
-from dovetail.sites.messages import HEADER_BYTES
-from dovetail.sites.oneway import Task
-from dovetail.sites.plan import PlacedStep
 
 Rng = np.random.Generator
 Streams = dict[str, pa.RecordBatch]

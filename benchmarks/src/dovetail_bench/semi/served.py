@@ -13,6 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.protocol import SIDE_NAMES
+from dovetail.multisite.formulas import KEY_BYTES
+from dovetail.multisite.live.client import SiteClient, Status
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.local import LocalSites
 from dovetail.sites import (
     CostModel,
     LinkPrice,
@@ -25,10 +29,6 @@ from dovetail.sites import (
     TimeWindow,
     joint,
 )
-from dovetail.sites.formulas import KEY_BYTES
-from dovetail.sites.live.client import SiteClient, Status
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.local import LocalSites
 from dovetail_bench.data import Files, Relations, texts, write_files
 from dovetail_bench.semi.bound import partners
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dovetail.kernel.protocol import SIDE_NAMES
+from dovetail.multisite.live.local import LocalSites
 from dovetail.sites import Plan
-from dovetail.sites.live.local import LocalSites
 from dovetail_bench.data import Files
 from dovetail_bench.measure import Contender, Measured, Runs, expect_rows, interleaved, warm_up
 from dovetail_bench.progress import Reporter

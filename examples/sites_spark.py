@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 import dovetail.sites
 from dovetail.cli.sitefile import read_query
-from dovetail.cli.siteplan import choose, deployment
+from dovetail.cli.siteplan import choose_plan, deployment
 from dovetail.sites.live.client import SiteClient
 from dovetail.sites.live.local import LocalSites
 
@@ -72,7 +72,7 @@ def main() -> None:
                 sites.start(host)
             clients = {h: SiteClient(a, sites.access) for h, a in sites.addresses().items()}
             for client in clients.values():
-                client.start(deployment(file, choose(file), sites.addresses()))
+                client.start(deployment(file, choose_plan(file), sites.addresses()))
             join_at_sites(spark, work, sites, clients)
         finally:
             sites.stop()

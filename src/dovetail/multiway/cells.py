@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.catalogue import Pages
 from dovetail.multiway.relation_blocks import NO_TICK, RANGE_BYTES, RelationBlocks
-from dovetail.multiway.rows import Table
+from dovetail.multiway.rows import RelationRows
 
 
 @dataclass
@@ -167,7 +167,7 @@ class Cell:
             blocks.check()
 
 
-def newest_ticks(tables: Sequence[Table], marked: Sequence[NDArray[np.bool_]]) -> list[int]:
+def newest_ticks(tables: Sequence[RelationRows], marked: Sequence[NDArray[np.bool_]]) -> list[int]:
     """The last ATS of those rows in memory of each relation that are marked."""
     newest = (table.ats.newest(some) for table, some in zip(tables, marked, strict=True))
     return [NO_TICK if tick is None else tick for tick in newest]

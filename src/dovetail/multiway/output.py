@@ -12,7 +12,7 @@ from dovetail.multiway.rows import JoinRows
 _MOST_ROWS = 1 << 17  # in one output batch
 
 
-class Emitter:
+class CombinationEmitter:
     """Gathers rows, and puts small pieces together into batches of about `batch_bytes`."""
 
     def __init__(self, schema: pa.Schema, batch_bytes: int) -> None:

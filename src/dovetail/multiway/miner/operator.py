@@ -42,10 +42,10 @@ from dovetail.multiway.blockjoins import MinerOptions
 from dovetail.multiway.combining import Combinations
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.miner.areas import Areas, Times
-from dovetail.multiway.miner.flushing import choose, move_bounds
+from dovetail.multiway.miner.flushing import move_bounds, slots_to_flush
 from dovetail.multiway.miner.gains import Gains
 from dovetail.multiway.miner.gains import victim as poorest
-from dovetail.multiway.rows import Arriving, JoinRows, Table
+from dovetail.multiway.rows import Arriving, JoinRows, RelationRows
 from dovetail.multiway.spec import Reach
 
 
@@ -71,7 +71,7 @@ class Miner(MultiWayJoin):
                     source = sources[relation]
                     some, times = _each_once(source, slots)
                     areas[relation][attribute].matched(source.codes[attribute].take(some), times)
-                    if isinstance(source, Table | Arriving):
+                    if isinstance(source, RelationRows | Arriving):
                         source.bits[some] = True
 
             self._on_pairs = count_partial
@@ -90,9 +90,9 @@ class Miner(MultiWayJoin):
             slots, times = _each_once(source, found[relation])
             for known, codes in zip(self.areas[relation], source.codes, strict=True):
                 known.joined(codes.take(slots), times)
-            if isinstance(source, Table | Arriving):
+            if isinstance(source, RelationRows | Arriving):
                 source.bits[slots] = True
-            if self.options.weighing and isinstance(source, Table):
+            if self.options.weighing and isinstance(source, RelationRows):
                 for gains, codes in zip(self.gains[relation], source.codes, strict=True):
                     gains.count(codes.take(slots), times)
 
@@ -117,7 +117,9 @@ class Miner(MultiWayJoin):
         # the next flush may come at once, and nothing else would tell the new areas apart
         first = self.options.fading and areas[0].lower is None
         matched = table.bits.copy() if first else None
-        slots, taken = choose(table, areas, count, self.ctx.rng, tie_breaks=self.options.fading)
+        slots, taken = slots_to_flush(
+            table, areas, count, self.ctx.rng, tie_breaks=self.options.fading
+        )
         self._stale[victim] = True
         known = [area.densities() for area in areas] if self.options.fading else None
         self._flush(self.cells[0], victim, slots, taken[0][0])

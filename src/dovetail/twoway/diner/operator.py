@@ -76,7 +76,7 @@ from dovetail.twoway.diner.index import MarkedRuns
 from dovetail.twoway.diner.joins import BlockJoins, DinerOptions
 from dovetail.twoway.diner.lists import LISTS, MOST_PAGE_ENTRIES, make_pages
 from dovetail.twoway.diner.loads import LoadedRows
-from dovetail.twoway.diner.meeting import Load, Rectangle, Sweep
+from dovetail.twoway.diner.meeting import LoadedBlocks, Rectangle, Sweep
 from dovetail.twoway.diner.regions import Regions
 from dovetail.twoway.diner.sorting import SORTED
 from dovetail.twoway.diner.sweep import Sweeper
@@ -358,7 +358,7 @@ class Diner(TwoWayJoin):
             for name, value in meta["regions"][side].items():
                 setattr(self.regions[side], name, value)
         self.joins.rectangle = Rectangle(**meta["rectangle"])
-        self.joins.loads = [Load(**load) for load in meta["loads"]]
+        self.joins.loads = [LoadedBlocks(**load) for load in meta["loads"]]
         self.ctx.store.restore_logs(meta["logs"])
         for blocks, facts in zip(self.joins.blocks, meta["blocks"], strict=True):
             blocks.restore(facts)

@@ -26,8 +26,7 @@ class CombinationEmitter:
     def count_only(self) -> None:
         """From now on, emit as many rows as there are results, but of one column of nulls.
 
-        For whoever wants to know only how many there are: putting them together is what takes
-        most of the time where there are many.
+        For counting results: with many results, gathering their columns takes most of the time.
         """
         self._counts_only = True
 

@@ -174,7 +174,7 @@ class RelationRows(JoinRows):
     def insert(
         self, codes: list[Codes], ats: Ticks, rows: pa.RecordBatch | None, bits: NDArray[np.bool_]
     ) -> None:
-        """Add rows that own their buffers; without rows, whoever calls adds these."""
+        """Add rows that own their buffers; if `rows` is None, the caller adds these."""
         first = len(self)
         for attribute, some in enumerate(codes):
             self.index(attribute).insert(some, first)

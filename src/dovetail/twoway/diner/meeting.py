@@ -136,7 +136,7 @@ class Rectangle:
         return [s for s in strips if s.start < s.stop and s.inner_start < s.inner_stop]
 
     def done(self) -> list[Done]:
-        """All that have met, by their numbers."""
+        """The rectangles of blocks that have met, by their numbers."""
         outer, inner = self.joined[self.outer], self.joined[self.inner]
         finished = [(0, outer, 0, inner), (outer, outer + self.chunk, 0, self.current_inner)]
         return [

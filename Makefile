@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 		-c constraints.txt -e '.[dev,delta,iceberg]' -e ./benchmarks
 	@touch $@
 
-demo: setup ## Join two made-up streams on local Spark, live
+demo: setup ## Join orders and payments on local Spark, live, beside Spark's own join
 	$(BIN)/dovetail demo
 
 check: setup lint ## Lint, types and unit tests: two minutes

@@ -13,13 +13,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dovetail.cli.sitefile import PlanPart, QueryFile, read_query
-from dovetail.cli.siteplan import choose_plan, deployment
-from dovetail.cli.siterun import Run, watch
+from dovetail.cli.site.file import PlanPart, QueryFile, read_query
+from dovetail.cli.site.plan import choose_plan, deployment
+from dovetail.cli.site.run import Run, watch
 from dovetail.cli.views import bar
 from dovetail.kernel.memory import format_bytes
-from dovetail.sites.live.local import LocalSites
-from dovetail.sites.plan import PAPER, Plan
+from dovetail.multisite.live.local import LocalSites
+from dovetail.multisite.plan import PAPER, Plan
 
 INTERVALS = 20
 QUERY = Path(__file__).with_name("sites.toml")

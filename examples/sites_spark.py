@@ -14,11 +14,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import dovetail.sites
-from dovetail.cli.sitefile import read_query
-from dovetail.cli.siteplan import choose_plan, deployment
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.local import LocalSites
+import dovetail
+from dovetail.cli.site.file import read_query
+from dovetail.cli.site.plan import choose_plan, deployment
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.local import LocalSites
 
 QUERY = """
 name = "packets"

@@ -5,10 +5,11 @@
     paths = dovetail.join_all({"a": a, "b": b, "c": c}, on="key", memory="64MB", state="...")
 
 A map of the package, top to bottom; imports point downwards only:
-- `api` the public calls · `plan` the same, as plans that explain themselves · `cli` the command
+- `api` the public calls · `plan` the same, as plans that explain themselves · `sites` the public
+  names for joins of distant streams · `cli` the command
 - `spark` the runtime on Spark: jobs, step, state, sources
 - `specs` checked arguments
-- `costs` models, predictions, and plans in words · `sites` joins of streams at distant sites
+- `costs` models, predictions, and plans in words · `multisite` joins of streams at distant sites
 - `twoway`, `multiway`, `semistream` the join algorithms, one a file: two streams; several; a stream
   and a table
 - `kernel` operator protocol, keys, index, memory budget, blocks on disk; numpy and pyarrow only
@@ -18,7 +19,7 @@ Benchmarks are a package of their own, in `benchmarks/`, which adds the command 
 oracles and generators for tests are in `tests/support/`.
 """
 
-from dovetail import plan
+from dovetail import plan, sites
 from dovetail.api import enrich, join, join_all, progress, refresh
 from dovetail.costs.explanation import Explanation
 from dovetail.errors import DovetailError
@@ -36,4 +37,5 @@ __all__ = [
     "plan",
     "progress",
     "refresh",
+    "sites",
 ]

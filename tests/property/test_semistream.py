@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.semistream import ALGORITHMS, HOWS, SemiStreamSpec, base, seek
+from dovetail.semistream import ALGORITHMS, HOWS, SemiStreamSpec, base
 from dovetail.semistream.cache.values import Cache
 from dovetail.semistream.scan.ssbj import Ssbj
+from dovetail.semistream.seek import operator as seek
 from dovetail.twoway import TwoWaySpec
 from support.depth import full_or
 from support.generators import BAND_TYPES, KEY_TYPES, Shape, make_relation

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.sites import rows
-from dovetail.sites.costs import Prices
-from dovetail.sites.messages import Kind, Message
-from dovetail.sites.plan import PAPER, Algorithm
-from dovetail.sites.query import Query, Stream, topology
-from dovetail.sites.replanning import Planner
-from dovetail.sites.virtual import Simulation
-from dovetail.sites.windows import CountWindow, TimeWindow, Window
+from dovetail.multisite import rows
+from dovetail.multisite.costs import Prices
+from dovetail.multisite.messages import Kind, Message
+from dovetail.multisite.plan import PAPER, Algorithm
+from dovetail.multisite.query import Query, Stream, topology
+from dovetail.multisite.replanning import Planner
+from dovetail.multisite.virtual import Simulation
+from dovetail.multisite.windows import CountWindow, TimeWindow, Window
 from support.depth import FULL, full_or
 from support.shipping import Shipped
 from support.site_hosts import random_plan

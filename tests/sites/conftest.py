@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.local import LocalSites
+from dovetail.multisite.plan import PAPER, Algorithm
 from dovetail.sites import CountWindow, Query, Stream, TimeWindow, topology
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.local import LocalSites
-from dovetail.sites.plan import PAPER, Algorithm
 from support.site_hosts import random_plan, random_tree
 from support.sites import counted, window_join
 

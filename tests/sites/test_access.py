@@ -12,13 +12,13 @@ from pyarrow import flight
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.siteviews import refusals
+from dovetail.cli.site.views import refusals
 from dovetail.errors import SiteAccessError
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.client import LinkStatus, SiteClient, Status
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.local import LocalSites
 from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import LinkStatus, SiteClient, Status
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.local import LocalSites
 from support.sites import counted, window_join
 from support.waiting import until_true
 

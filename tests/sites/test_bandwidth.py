@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.cli.siterun import LocalSites
+from dovetail.cli.site.run import LocalSites
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.client import LinkStatus, SiteClient
+from dovetail.multisite.live.deployment import Deployment, Shape
 from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import LinkStatus, SiteClient
-from dovetail.sites.live.deployment import Deployment, Shape
 
 HOSTS = ("h0", "h1")
 RATE = 500_000  # bytes a second

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
-from dovetail.sites.live.local import LocalSites
-from dovetail_bench.semi_served import RATE, WINDOW, Case, choose, local_sites, serving
+from dovetail.multisite.live.local import LocalSites
+from dovetail_bench.semi.served import RATE, WINDOW, Case, choose, local_sites, serving
 
 
 def command(*words: object) -> Result:

@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.cli.sitefile import read_query
+from dovetail.cli.site.file import read_query
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.deployment import Deployment, Shape
 from dovetail.sites import PAPER, Algorithm, Plan, Query, Step, Stream, TimeWindow
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.deployment import Deployment, Shape
 from support.sites import counted, window_join
 
 

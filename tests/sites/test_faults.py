@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import SiteError, SiteRefusedError, SiteUnavailableError
+from dovetail.multisite.live.deployment import Deployment, Shape
+from dovetail.multisite.live.driver import Driver
+from dovetail.multisite.live.events import Event, What
+from dovetail.multisite.live.faults import asking
+from dovetail.multisite.live.host import Host
+from dovetail.multisite.live.limits import Limits
+from dovetail.multisite.live.machine import Machine
+from dovetail.multisite.live.server import SiteServer
+from dovetail.multisite.live.wire import MESSAGES, PUT, call, envelopes, packed
 from dovetail.sites import PAPER
-from dovetail.sites.live.deployment import Deployment, Shape
-from dovetail.sites.live.driver import Driver
-from dovetail.sites.live.events import Event, What
-from dovetail.sites.live.faults import asking
-from dovetail.sites.live.host import Host
-from dovetail.sites.live.limits import Limits
-from dovetail.sites.live.machine import Machine
-from dovetail.sites.live.server import SiteServer
-from dovetail.sites.live.wire import MESSAGES, PUT, call, envelopes, packed
 from support.sites import counted
 from support.waiting import until_true
 

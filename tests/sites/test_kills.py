@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.local import LocalSites
 from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.local import LocalSites
 from support.sites import counted, window_join
 from support.waiting import until_true
 

@@ -12,13 +12,13 @@ import pytest
 from pyarrow import flight
 
 from dovetail.errors import SiteError, SiteRefusedError
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.faults import asking
+from dovetail.multisite.live.local import LocalSites
+from dovetail.multisite.live.wire import MESSAGES, PUT, call, envelopes, packed
+from dovetail.multisite.messages import Header, Kind, Message, column, encode
 from dovetail.sites import Algorithm, Plan, Query, Step, Stream, TimeWindow
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.faults import asking
-from dovetail.sites.live.local import LocalSites
-from dovetail.sites.live.wire import MESSAGES, PUT, call, envelopes, packed
-from dovetail.sites.messages import Header, Kind, Message, column, encode
 from support.malformed import (
     POINTING_ELSEWHERE,
     beyond_their_child,

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.deployment import Deployment, Shape
+from dovetail.multisite.live.local import LocalSites
 from dovetail.sites import PAPER, Plan, Query, Step, Stream, TimeWindow
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.deployment import Deployment, Shape
-from dovetail.sites.live.local import LocalSites
 from support.sites import counted, window_join
 from support.waiting import until_true
 

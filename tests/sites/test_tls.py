@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from dovetail.cli.app import app
 from dovetail.errors import SiteAccessError, SiteUnavailableError
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.local import LocalSites
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.local import LocalSites
 from support.certificates import make_certificates
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "site.toml"

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
-from dovetail.cli.sitefile import read_query
+from dovetail.cli.site.file import read_query
+from dovetail.multisite.live.deployment import Shape
 from dovetail.sites import TreePlan
-from dovetail.sites.live.deployment import Shape
 from support.sites import counted, window_join
 
 THREE, FOUR = 1, 2  # seeds of queries of so many streams

@@ -8,16 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dovetail.spark.endings import MAX_SLICE_MS
-from dovetail_bench import (
-    registry,
-    spark_diner,
-    spark_diner_band,
-    spark_diner_handover,
-    spark_diner_setup,
-)
+from dovetail_bench import registry
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result
-from dovetail_bench.spark_runs import SparkBed
+from dovetail_bench.spark import diner as spark_diner
+from dovetail_bench.spark import diner_band as spark_diner_band
+from dovetail_bench.spark import diner_handover as spark_diner_handover
+from dovetail_bench.spark import diner_setup as spark_diner_setup
+from dovetail_bench.spark.runs import SparkBed
 
 pytestmark = pytest.mark.spark
 

@@ -19,12 +19,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dovetail
-from dovetail.cli import demo, jobs, watch
-from dovetail.cli import run as run_command
-from dovetail.cli.demo import Comparison, compare
-from dovetail.cli.demo_data import make_streams
+from dovetail.cli import watch
+from dovetail.cli.demo import join as demo_join
+from dovetail.cli.demo.check import Comparison, compare
+from dovetail.cli.demo.data import make_streams
 from dovetail.cli.failures import failure
-from dovetail.cli.jobfile import Job, read_job
+from dovetail.cli.job import execution
+from dovetail.cli.job import run as run_command
+from dovetail.cli.job.file import Job, read_job
 from dovetail.cli.views import make_console
 from dovetail.errors import JobFileError
 
@@ -74,12 +76,38 @@ def examples(tmp_path: Path) -> Path:
 # --- from the outside ---------------------------------------------------------------------------
 
 
-def test_demo_when_run_then_spills_and_is_checked_against_sparks_join(tmp_path: Path) -> None:
-    output = dovetail_command("demo", "--rows", "5000", "--keep", tmp_path / "kept")
+def test_demo_when_streams_are_as_in_life_then_most_results_come_while_rows_arrive(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "kept"
+    output = dovetail_command("demo", "--rows", "10000", "--budget-share", "0.2", "--keep", kept)
+    said = [" ".join(line.split()) for line in output.splitlines()]
+    (rows,) = [line.split()[-1] for line in said if line.startswith("rows out ")]
+    assert f"checked against Spark's batch join: {rows} rows, identical" in said
+    seen = dovetail.progress(kept / "state")
+    assert f"{sum(seen.rows_out.values()):,}" == rows
+    assert seen.spilled_bytes > 0
+    assert seen.pending_rows == 0
+    share = 100 * seen.rows_out["arriving"] / sum(seen.rows_out.values())
+    assert share > 60
+    (outcome,) = [line for line in said if "of the results came while rows arrived" in line]
+    assert outcome.startswith(f"{share:.1f} % of the results")
+    (held,) = re.findall(r"Spark's own join held ([\d.]+) MB in the end\.", outcome)
+    assert seen.budget_bytes is not None
+    assert float(held) > seen.budget_bytes / (1 << 20)
+    assert "the memory that each reports for its rows" in " ".join(said)
+    assert not (kept / "checkpoint-spark").exists()
+
+
+def test_demo_when_streams_are_uniform_then_spills_and_is_checked_against_sparks_join(
+    tmp_path: Path,
+) -> None:
+    output = dovetail_command("demo", "--uniform", "--rows", "5000", "--keep", tmp_path / "kept")
     said = [" ".join(line.split()) for line in output.splitlines()]
     assert any(line.startswith("rows in, orders 5,000") for line in said)
     (rows,) = [line.split()[-1] for line in said if line.startswith("rows out ")]
     assert f"checked against Spark's batch join: {rows} rows, identical" in said
+    assert "own stream-stream join" not in output
     seen = dovetail.progress(tmp_path / "kept" / "state")
     assert f"{sum(seen.rows_out.values()):,}" == rows
     assert seen.spilled_bytes > 0
@@ -200,14 +228,14 @@ def test_job_when_carried_out_then_result_is_the_join(
     mode: str, folder: Path, spark: SparkSession, same_rows: Any
 ) -> None:
     job = job_of(folder, mode, 'memory = "1MB"')
-    joined = jobs.join_inputs(job, *jobs.open_inputs(spark, job))
+    joined = execution.join_inputs(job, *execution.open_inputs(spark, job))
     if mode == "batch":
-        jobs.write(job, joined)
+        execution.write(job, joined)
     else:
-        jobs.start(job, joined, available_now=True).awaitTermination()
-        assert dovetail.progress(jobs.state_of(job)).rows_in == (2000, 2000)
+        execution.start(job, joined, available_now=True).awaitTermination()
+        assert dovetail.progress(execution.state_of(job)).rows_in == (2000, 2000)
     batch = job_of(folder, "batch")
-    left, right = jobs.open_inputs(spark, batch)
+    left, right = execution.open_inputs(spark, batch)
     expected = left.join(right, "id")
     assert joined.columns == ["id", "name", "twice"]
     same_rows(spark.read.parquet(str(folder / "out")), expected, mode)
@@ -248,7 +276,7 @@ def test_job_when_something_in_it_is_wrong_then_names_file_and_key(
 ) -> None:
     job = job_of(folder, **changes)
     with pytest.raises(JobFileError) as raised:
-        jobs.join_inputs(job, *jobs.open_inputs(spark, job))
+        execution.join_inputs(job, *execution.open_inputs(spark, job))
     assert str(raised.value).startswith(f"{folder / 'job.toml'}: {said}")
     assert "\n" not in str(raised.value)
 
@@ -257,8 +285,8 @@ def test_job_when_a_task_fails_then_the_message_is_dovetails(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder, join='memory = "128KiB"\nalgorithm = "shj"')
-    joined = jobs.join_inputs(job, *jobs.open_inputs(spark, job))
-    query = jobs.start(job, joined, available_now=True)
+    joined = execution.join_inputs(job, *execution.open_inputs(spark, job))
+    query = execution.start(job, joined, available_now=True)
     with pytest.raises(StreamingQueryException) as raised:
         query.awaitTermination()
     said = failure(raised.value)
@@ -278,12 +306,14 @@ def test_run_when_nothing_is_new_then_says_so_in_place_of_old_totals(
     for more in (False, False, True):
         if more:
             shutil.copy(folder / "left" / "a.csv", folder / "left" / "b.csv")
-        joined = jobs.join_inputs(job, *jobs.open_inputs(spark, job))
+        joined = execution.join_inputs(job, *execution.open_inputs(spark, job))
         run_command._stream(make_console(), job, joined, True)
         said.append(" ".join(capsys.readouterr().out.split()))
-        versions.append(dovetail.progress(jobs.state_of(job)).version)
+        versions.append(dovetail.progress(execution.state_of(job)).version)
     assert said[0].startswith("rows in, left 2,000 ")
-    assert said[0].endswith(f"Results are in {folder / 'out'} State is in {jobs.state_of(job)}")
+    assert said[0].endswith(
+        f"Results are in {folder / 'out'} State is in {execution.state_of(job)}"
+    )
     assert "from the first start" not in said[0]
     assert said[1] == f"Nothing new since batch {versions[0]}."
     assert "rows in, left 4,000" in said[2]
@@ -297,15 +327,15 @@ def test_explain_when_there_is_a_state_then_says_whether_it_fits(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder, join='memory = "1MB"')
-    left, right = jobs.open_inputs(spark, job)
-    state = jobs.state_of(job)
+    left, right = execution.open_inputs(spark, job)
+    state = execution.state_of(job)
     options: dict[str, Any] = {"on": "id", "memory": "1MB", "state": state}
     before = str(dovetail.plan.join(left, right, **options, partitions=2).explain())
     assert "new: made when the query starts" in before
     assert not state.exists()
 
-    joined = jobs.join_inputs(job, left, right)
-    jobs.start(job, joined, available_now=True).awaitTermination()
+    joined = execution.join_inputs(job, left, right)
+    execution.start(job, joined, available_now=True).awaitTermination()
     version = dovetail.progress(state).version
     after = str(dovetail.plan.join(left, right, **options, partitions=2).explain())
     assert f"exists and fits, after batch {version}" in after
@@ -319,9 +349,9 @@ def test_explain_when_a_sample_is_taken_then_says_what_to_expect_and_from_what(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder, join='memory = "128KiB"')
-    assert jobs.are_files(job)
-    history = jobs.open_as_batch(spark, job)
-    left, right = jobs.open_inputs(spark, job)
+    assert execution.are_files(job)
+    history = execution.open_as_batch(spark, job)
+    left, right = execution.open_inputs(spark, job)
     options: dict[str, Any] = {"memory": "128KiB", "state": folder / "s", "partitions": 1}
     text = str(dovetail.plan.join(left, right, "id", **options).explain(history=history))
     assert text.count("measured on 1,000 rows") == 2
@@ -341,9 +371,9 @@ def test_explain_when_an_input_is_no_file_then_says_how_to_go_on(
     folder: Path, spark: SparkSession
 ) -> None:
     kafka = job_of(folder, right='[right]\nformat = "kafka"\n')
-    assert not jobs.are_files(kafka)
+    assert not execution.are_files(kafka)
     with pytest.raises(JobFileError, match=r"a sample can be taken of files only.*--sample 0"):
-        jobs.open_as_batch(spark, kafka)
+        execution.open_as_batch(spark, kafka)
 
 
 def test_compare_when_multisets_differ_then_counts_both_ways(spark: SparkSession) -> None:
@@ -364,17 +394,17 @@ def test_demo_when_the_result_is_wrong_then_says_what_differs(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams = make_streams(tmp_path / "in", 200, seed=1)
-    orders, payments = (pq.read_table(path) for path in streams.directories.values())
+    orders, payments = (pq.read_table(stream.directory) for stream in streams.both)
     right = orders.join(payments, "order_id", join_type="inner")
     (tmp_path / "out").mkdir()
     wrong = pa.concat_tables([right.slice(1), right.slice(5, 2)])
     pq.write_table(wrong, tmp_path / "out" / "a.parquet")
-    assert not demo._check(make_console(), spark, tmp_path, streams)
+    assert not demo_join.check(make_console(), spark, tmp_path, streams)
     said = " ".join(capsys.readouterr().out.split())  # wherever its lines end
     assert f"Spark's batch join {right.num_rows:,}; 1 are missing and 2 are too many" in said
     assert said.count("Row(order_id=") == 3
     pq.write_table(right, tmp_path / "out" / "a.parquet")
     spark.catalog.refreshByPath(str(tmp_path / "out"))
-    assert demo._check(make_console(), spark, tmp_path, streams)
+    assert demo_join.check(make_console(), spark, tmp_path, streams)
     said = " ".join(capsys.readouterr().out.split())
     assert f"join: {right.num_rows:,} rows, identical" in said

@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dovetail
-from dovetail.cli import jobs
-from dovetail.cli.explain import _enrich as explain_job
-from dovetail.cli.jobfile import EnrichJob, read_job
+from dovetail.cli.job import execution
+from dovetail.cli.job.explain import _enrich as explain_job
+from dovetail.cli.job.file import EnrichJob, read_job
 from dovetail.errors import ArgumentError, JobFileError
 
 pytestmark = pytest.mark.spark
@@ -96,9 +96,9 @@ def test_job_when_the_example_is_carried_out_then_is_the_left_join(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder, ("# history = true", "history = true"))
-    enriched = jobs.plan(spark, job)
-    jobs.start(job, enriched, available_now=False).awaitTermination()
-    progress = dovetail.progress(jobs.state_of(job))
+    enriched = execution.plan(spark, job)
+    execution.start(job, enriched, available_now=False).awaitTermination()
+    progress = dovetail.progress(execution.state_of(job))
     assert progress.rows_in == (20_000, 0)
     assert progress.chosen is not None
     assert progress.chosen.skew.rows == 20_000, "all of them are in the sample"
@@ -126,7 +126,7 @@ def test_job_when_it_is_a_batch_and_the_table_has_a_name_then_finds_what_is_unkn
         ('checkpoint = "ckpt/enrich-query"\n', ""),
         ("[trigger]\navailable_now = true", "#"),
     )
-    jobs.write(job, jobs.plan(spark, job))
+    execution.write(job, execution.plan(spark, job))
     found = spark.read.parquet(str(folder / "ckpt" / "orders-with-city"))
     assert found.columns == ["order_id", "customer", "amount"]
     wanted = spark.sql("SELECT name FROM known").collect()
@@ -148,14 +148,16 @@ def test_job_when_something_in_it_is_wrong_then_names_file_and_key(
     change: tuple[str, str], said: str, folder: Path, spark: SparkSession
 ) -> None:
     with pytest.raises(JobFileError) as raised:
-        jobs.plan(spark, job_of(folder, change))
+        execution.plan(spark, job_of(folder, change))
     assert str(raised.value).startswith(f"{folder / 'enrich.toml'}: {said}")
     assert not (folder / "ckpt").exists()
 
 
-def test_readme_when_its_snippet_is_run_then_enriches(folder: Path, spark: SparkSession) -> None:
-    readme = (REPOSITORY / "README.md").read_text().split("## Enrich a stream from a table")[1]
-    snippet = readme.split("```python\n")[1].split("```")[0]
+def test_guide_when_its_snippet_is_run_then_enriches(folder: Path, spark: SparkSession) -> None:
+    guide = (
+        (REPOSITORY / "docs" / "guide.md").read_text().split("## Enrich a stream from a table")[1]
+    )
+    snippet = guide.split("```python\n")[1].split("```")[0]
     for place in ("data", "ckpt"):
         snippet = snippet.replace(f'"{place}/', f'"{folder}/{place}/')
     exec(snippet, {"spark": spark, "dovetail": dovetail})
@@ -172,7 +174,7 @@ def test_explain_when_a_table_is_staged_then_knows_its_size(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder)
-    stream = jobs.open_stream(spark, job)
+    stream = execution.open_stream(spark, job)
     options = vars(job.enrich)
     before = str(dovetail.plan.enrich(stream, job.table, **options).explain())
     assert "about 2,960 rows of 48 bytes" in before
@@ -180,9 +182,9 @@ def test_explain_when_a_table_is_staged_then_knows_its_size(
     assert "new: made when the query starts" in before
     for name in ("seek *", "ssbj", "ameshjoin", "meshjoin", "inl"):
         assert f"\n  {name} " in before
-    assert not jobs.state_of(job).exists()
+    assert not execution.state_of(job).exists()
 
-    jobs.start(job, jobs.plan(spark, job), available_now=True).awaitTermination()
+    execution.start(job, execution.plan(spark, job), available_now=True).awaitTermination()
     after = str(dovetail.plan.enrich(stream, job.table, **options).explain())
     assert "about 2,960 rows of" in after
     assert "as staged, v000001" in after
@@ -195,12 +197,9 @@ def test_explain_when_a_sample_is_taken_then_measures_rows_on_it(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder)
-    samples = jobs.sample(spark, job, 100)
-    text = str(
-        dovetail.plan.enrich(jobs.open_stream(spark, job), job.table, **vars(job.enrich)).explain(
-            samples=samples, skew=1
-        )
-    )
+    samples = execution.sample(spark, job, 100)
+    plan = dovetail.plan.enrich(execution.open_stream(spark, job), job.table, **vars(job.enrich))
+    text = str(plan.explain(samples=samples, skew=1))
     assert text.count("measured on 100 rows") == 2
     assert "Zipf with exponent 1" in text
 

@@ -33,8 +33,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import dovetail
 from dovetail import errors
-from dovetail.cli import jobs
-from dovetail.cli.jobfile import read_job
+from dovetail.cli.job import execution
+from dovetail.cli.job.file import read_job
 from dovetail.spark.sources.tables import open_table
 
 pytestmark = pytest.mark.spark
@@ -488,10 +488,10 @@ def test_job_file_when_table_is_a_lakehouse_path_then_is_enriched_from_it(
         '[sink]\nformat = "parquet"\npath = "output"\n'
     )
     job = read_job(file)
-    jobs.write(job, jobs.plan(spark, job))
+    execution.write(job, execution.plan(spark, job))
     output = spark.read.parquet(str(tmp_path / "output"))
     same_rows(output, oracle(lake.scan(), "left"), "job file")
-    _, sample = jobs.sample(spark, job, 5)
+    _, sample = execution.sample(spark, job, 5)
     assert sample.num_rows == 5
     assert pc.min(sample["k"]).as_py() >= 10
 

@@ -10,8 +10,8 @@ import pytest
 
 import dovetail
 from dovetail import errors
-from dovetail.cli import jobs
-from dovetail.cli.jobfile import JoinAllJob, read_job
+from dovetail.cli.job import execution
+from dovetail.cli.job.file import JoinAllJob, read_job
 
 pytestmark = pytest.mark.spark
 
@@ -109,15 +109,15 @@ def test_job_when_it_has_several_inputs_then_is_explained_and_carried_out(
     chain: Any, same_rows: Any, mode: str
 ) -> None:
     job = job_of(chain.root, mode)
-    opened = jobs.open_all(chain.spark, job)
+    opened = execution.open_all(chain.spark, job)
     assert [frame.isStreaming for frame in opened.values()] == [mode == "stream"] * 3
-    assert jobs.are_files(job)
-    joined = jobs.plan(chain.spark, job)
+    assert execution.are_files(job)
+    joined = execution.plan(chain.spark, job)
     if mode == "batch":
-        jobs.write(job, joined)
+        execution.write(job, joined)
     else:
-        jobs.start(job, joined, available_now=True).awaitTermination()
-        assert dovetail.progress(jobs.state_of(job)).identity["job"] == "join_all"
+        execution.start(job, joined, available_now=True).awaitTermination()
+        assert dovetail.progress(execution.state_of(job)).identity["job"] == "join_all"
     r1, r2, r3 = (chain.batch(name) for name in chain.schemas)
     expected = r1.join(r2, r2.a == r1.a).join(r3, r3.b == r2.b)
     assert joined.columns == ["r1_a", "x", "r2_a", "r2_b", "r3_b", "y"]

@@ -68,7 +68,6 @@ dovetail.join(spark.range(9), spark.range(9), on="id").count()
 """
 
 SITES = """
-import dovetail.sites
 dovetail.sites.register(spark)
 reader = spark.readStream.format("dovetail_site").option("query", "q").option("timeout", "0.1")
 try:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-import dovetail.sites
+import dovetail
 from dovetail.errors import (
     ArgumentError,
     SiteAccessError,
@@ -27,14 +27,14 @@ from dovetail.errors import (
     StateMissingError,
     UnknownColumnError,
 )
+from dovetail.multisite.live import client as client_module
+from dovetail.multisite.live import wire
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.client import SiteClient
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.local import LocalSites
+from dovetail.multisite.plan import Algorithm
 from dovetail.sites import Plan, Query, Step, Stream, TimeWindow
-from dovetail.sites.live import client as client_module
-from dovetail.sites.live import wire
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import SiteClient
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.local import LocalSites
-from dovetail.sites.plan import Algorithm
 from dovetail.spark.sources.site_columns import result_rows, result_type, site_rows
 from dovetail.spark.sources.site_source import Settings, Span, StreamReader
 from dovetail.spark.sources.site_staging import Piece, StagedBatches, _promised

@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import DovetailError
-from dovetail.sites.encoded import batch_bytes
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.events import Event, What
-from dovetail.sites.live.machine import Machine
-from dovetail.sites.live.server import rows_put
-from dovetail.sites.messages import decode, encode
-from dovetail.sites.plan import Algorithm, Plan, Step
-from dovetail.sites.query import Query, Stream
-from dovetail.sites.windows import TimeWindow
+from dovetail.multisite.encoded import batch_bytes
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.events import Event, What
+from dovetail.multisite.live.machine import Machine
+from dovetail.multisite.live.server import rows_put
+from dovetail.multisite.messages import decode, encode
+from dovetail.multisite.plan import Algorithm, Plan, Step
+from dovetail.multisite.query import Query, Stream
+from dovetail.multisite.windows import TimeWindow
 
 _FAR = 2**31 - 2
 #: offsets of strings whose last one is within the data, which is all that a writer looks at

@@ -6,7 +6,7 @@ another row in the sequence of another head, and at another step of it.
 
 from collections import Counter
 
-from dovetail.sites.messages import Message
+from dovetail.multisite.messages import Message
 
 _FULL_ROWS = ("rows", "probe")  # parts of a message; others refer to rows, or have keys only
 

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dovetail.sites.live.deployment import Deployment
-from dovetail.sites.live.events import Event, What
-from dovetail.sites.live.kept import read_tree, write_tree
-from dovetail.sites.live.machine import Machine, Outputs, rows_bytes
-from dovetail.sites.messages import decode
-from dovetail.sites.plan import PAPER, Algorithm, Plan, Step
-from dovetail.sites.query import Query
-from dovetail.sites.site import Site
-from dovetail.sites.tree import TreeJoin, TreePlan
+from dovetail.multisite.live.deployment import Deployment
+from dovetail.multisite.live.events import Event, What
+from dovetail.multisite.live.kept import read_tree, write_tree
+from dovetail.multisite.live.machine import Machine, Outputs, rows_bytes
+from dovetail.multisite.messages import decode
+from dovetail.multisite.plan import PAPER, Algorithm, Plan, Step
+from dovetail.multisite.query import Query
+from dovetail.multisite.site import Site
+from dovetail.multisite.tree import TreeJoin, TreePlan
 from support.sites import counted
 
 _MOST_ROUNDS = 100_000

@@ -1,8 +1,8 @@
 """The right answer of a windowed join over several streams, by a loop over Python values.
 
-The definition itself (see `dovetail.sites.windows`), evaluated in one place: for every row as head,
-the rows of each other stream that come before it and are in that stream's window, and of these all
-combinations that fulfil every equality. Shares no code with the sites.
+The definition itself (see `dovetail.multisite.windows`), evaluated in one place: for every row as
+head, the rows of each other stream that come before it and are in that stream's window, and of
+these all combinations that fulfil every equality. Shares no code with the sites.
 """
 
 from collections import Counter
@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.sites.query import Query, Stream
-from dovetail.sites.windows import CountWindow
+from dovetail.multisite.query import Query, Stream
+from dovetail.multisite.windows import CountWindow
 
 Row = dict[str, Any]
 Answer = dict[int, Counter[tuple[Any, ...]]]  #: by interval, rows in the order of the streams

@@ -27,8 +27,8 @@ SOURCES = {
 # Layer -> the layers that it may import besides itself; lowest first.
 FOUNDATION = {"errors", "kernel"}
 ALGORITHMS = {"twoway", "multiway", "semistream"}
-ENGINE_FREE = FOUNDATION | ALGORITHMS | {"costs", "sites", "specs"}
-LIBRARY = ENGINE_FREE | {"spark", "plan", "api", ROOT}
+ENGINE_FREE = FOUNDATION | ALGORITHMS | {"costs", "multisite", "specs"}
+LIBRARY = ENGINE_FREE | {"spark", "plan", "api", "sites", ROOT}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "kernel": {"errors"},
@@ -36,21 +36,17 @@ LAYERS: dict[str, set[str]] = {
     "multiway": FOUNDATION,
     "semistream": FOUNDATION,
     "costs": FOUNDATION | ALGORITHMS,
-    "sites": FOUNDATION | ALGORITHMS | {"costs"},
-    "specs": FOUNDATION | ALGORITHMS | {"costs", "sites"},
+    "multisite": FOUNDATION | ALGORITHMS | {"costs"},
+    "specs": FOUNDATION | ALGORITHMS | {"costs", "multisite"},
     "spark": ENGINE_FREE,
     "plan": ENGINE_FREE | {"spark"},
     "api": ENGINE_FREE | {"spark", "plan"},
-    ROOT: ENGINE_FREE | {"spark", "plan", "api"},
-    "ui": LIBRARY,
-    "cli": LIBRARY | {"ui"},
+    "sites": ENGINE_FREE | {"spark"},
+    ROOT: ENGINE_FREE | {"spark", "plan", "api", "sites"},
+    "cli": LIBRARY,
     BENCH: LIBRARY,
     SUPPORT: ENGINE_FREE,
 }
-
-# Packages with public names that are carried out in a higher layer, found when they are asked for:
-# imported inside functions or for types only.
-FACES: dict[str, set[str]] = {"dovetail.sites": {"api"}}
 
 # Layers that may use these third-party packages and no others. Those not named are free, but for
 # Spark.
@@ -64,7 +60,7 @@ SPARK = {"pyspark", "py4j"}
 # Inside functions only, so that `dovetail --help` does not wait for Spark to load.
 SPARK_WHEN_CALLED = {"cli", BENCH}
 # Under `if TYPE_CHECKING`, which imports nothing: the public signatures name Spark's DataFrame.
-SPARK_IN_ANNOTATIONS = {"plan", "api", ROOT, "ui", "cli", BENCH}
+SPARK_IN_ANNOTATIONS = {"plan", "api", "sites", ROOT, "cli", BENCH}
 
 
 @dataclass(frozen=True)
@@ -153,12 +149,6 @@ def complaint(layer: str, found: Import) -> str | None:
     return None
 
 
-def is_face(module: str, found: Import) -> bool:
-    """Whether this passes a public name of a package on from above."""
-    above = found.target.startswith(f"{ROOT}.") and layer_of(found.target) in FACES.get(module, ())
-    return above and (found.in_function or found.for_types)
-
-
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
     layer = layer_of(module)
     if layer not in LAYERS:
@@ -166,7 +156,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     return [
         f"{module}:{found.line}: imports {found.target}: {why}"
         for found in imports_of(source, module, is_package=is_package)
-        if not is_face(module, found) and (why := complaint(layer, found))
+        if (why := complaint(layer, found))
     ]
 
 
@@ -223,9 +213,10 @@ def test_layers_when_read_from_the_bottom_then_each_knows_only_lower_ones() -> N
         ("dovetail.cli.app", "from pyspark.sql import SparkSession"),
         ("dovetail.cli.app", "def late():\n    from dovetail_bench.cli import app"),
         ("dovetail.cli.app", "class Command:\n    import py4j"),
-        ("dovetail.sites", "from dovetail.api import publish"),
-        ("dovetail.sites", "def late():\n    from dovetail.spark import site_publish"),
-        ("dovetail.sites.site", "def late():\n    from dovetail import api"),
+        ("dovetail.sites", "from pyspark.sql import DataFrame"),
+        ("dovetail.sites", "from dovetail.api import join"),
+        ("dovetail.multisite.site", "def late():\n    from dovetail import sites"),
+        ("dovetail.multisite.site", "def late():\n    from dovetail.spark.sources import clock"),
     ],
 )
 def test_checker_when_a_rule_is_broken_then_names_module_and_line(module: str, source: str) -> None:
@@ -247,7 +238,8 @@ def test_checker_when_a_rule_is_broken_then_names_module_and_line(module: str, s
         ("dovetail.api", "from dovetail.spark import runtime"),
         ("dovetail_bench.two_way", "def run():\n    from pyspark.sql import SparkSession"),
         ("dovetail.cli.app", "import typer\nimport dovetail\nfrom dovetail import join"),
-        ("dovetail.sites", "def late():\n    from dovetail import api"),
+        ("dovetail.sites", "from dovetail.multisite.query import Query"),
+        ("dovetail.sites", "def late():\n    from dovetail.spark.sources import site_publish"),
     ],
 )
 def test_checker_when_rules_are_kept_then_is_silent(module: str, source: str) -> None:

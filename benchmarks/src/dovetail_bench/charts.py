@@ -5,7 +5,7 @@ may have `ticks` (`{label: x}`, for an axis that has names), `dashed` (lines of 
 (marks without lines between them) and `log` (both axes are logarithmic).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 HEIGHT = 3.6  #: inches
 _MANY_TICKS = 8
+
+
+def line_chart(
+    title: str, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]], **more: Any
+) -> dict[str, Any]:
+    """An entry of `facts["charts"]`, of lines through points."""
+    drawn = {name: [[a for a, _ in line], [b for _, b in line]] for name, line in lines.items()}
+    return {"title": title, "x": x, "y": y, "lines": drawn, **more}
 
 
 def draw_chart(axes: "Axes", chart: Mapping[str, Any]) -> None:

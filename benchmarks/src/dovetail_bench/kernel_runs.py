@@ -4,22 +4,20 @@ An operator gets batches from alternating sides and hands its results out as the
 engine sees both inputs whole. All of them leave their results materialised in Arrow memory.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
-from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Status
 from dovetail.twoway import TwoWayJoin, TwoWaySpec, make
 from dovetail_bench.data import KEY, Relations
 from dovetail_bench.machine import available_cores
 from dovetail_bench.measure import Contender, Measured, expect_rows
+from dovetail_bench.scratch import block_store
 
 BATCH_ROWS = 10_000
 _FUEL = 1 << 16
@@ -42,12 +40,8 @@ def operator_of(
 ) -> Iterator[TwoWayJoin]:
     """A new operator with a directory of its own, which goes away with it."""
     spec = TwoWaySpec(relations.left.schema, relations.right.schema, (KEY,), (KEY,))
-    with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as directory:
-        store = BlockStore(Path(directory), spec.schemas, "bench")
-        try:
-            yield make(algorithm, spec, Context(Budget(budget_bytes), store))
-        finally:
-            store.close()
+    with block_store(spec.schemas) as store:
+        yield make(algorithm, spec, Context(Budget(budget_bytes), store))
 
 
 def finish(operator: TwoWayJoin) -> list[pa.RecordBatch]:

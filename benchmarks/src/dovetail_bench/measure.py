@@ -11,7 +11,7 @@ from typing import Any
 
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import describe
-from dovetail_bench.result import Failure, Spread, significant
+from dovetail_bench.result import Failure, Result, Spread, significant
 
 
 class WrongResultError(Exception):
@@ -50,6 +50,19 @@ class Runs:
             if found:
                 values.append(min(found) / mine.seconds[clock])
         return Spread.of(values)
+
+    def take(self, others: "Runs") -> None:
+        """Runs of other contenders."""
+        self.done.update(others.done)
+        self.failures += others.failures
+
+    def median(self, name: str, fact: str) -> float | None:
+        """Of a contender's repetitions; None if there are none."""
+        return Spread.of(one.facts[fact] for one in self.done.get(name, {}).values()).median
+
+    def result(self, name: str, ratios: Mapping[str, Spread], facts: Mapping[str, Any]) -> Result:
+        """What a benchmark of these runs found, with the raw numbers of all contenders."""
+        return Result(name, ratios, {**facts, "contenders": self.facts()}, tuple(self.failures))
 
     def add(self, others: "Runs") -> None:
         """Other clocks and facts of the same repetitions; a run that lacks them is left out."""

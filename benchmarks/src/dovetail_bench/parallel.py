@@ -7,7 +7,6 @@ the clock starts, as they are in the memory of a batch engine, and results stay 
 """
 
 import multiprocessing
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dovetail_bench.data import KEY, Relations
 from dovetail_bench.kernel_runs import BATCH_ROWS, finish, operator_of
 from dovetail_bench.machine import available_cores
 from dovetail_bench.measure import Contender, Measured, expect_rows
+from dovetail_bench.scratch import scratch
 
 
 class Share(NamedTuple):
@@ -42,7 +42,7 @@ def parallel_contender(name: str, relations: Relations, algorithm: str) -> Itera
     """Operators with unbounded budgets on all cores; they wait for their turns until the end."""
     workers = available_cores()
     spawning = multiprocessing.get_context("spawn")  # forking would copy the threads of Arrow
-    with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as directory:
+    with scratch() as directory:
         for side in SIDE_NAMES:
             table = getattr(relations, side)
             with pa.ipc.new_file(Path(directory, side), table.schema) as writer:
@@ -51,7 +51,7 @@ def parallel_contender(name: str, relations: Relations, algorithm: str) -> Itera
         processes = [
             spawning.Process(
                 target=_work,
-                args=(theirs, Path(directory), algorithm, Share(number, workers)),
+                args=(theirs, directory, algorithm, Share(number, workers)),
                 daemon=True,
             )
             for number, (_, theirs) in enumerate(ends)

@@ -16,24 +16,24 @@ from dovetail_bench.progress import Reporter
 from dovetail_bench.result import Failure, Result
 
 MODULES = (
-    "dovetail_bench.spark_two_way",
-    "dovetail_bench.cost_growth",
-    "dovetail_bench.mesh_shedding",
-    "dovetail_bench.enrich_kernel",
-    "dovetail_bench.enrich_growth",
-    "dovetail_bench.mesh",
-    "dovetail_bench.mesh_load",
+    "dovetail_bench.spark.two_way",
+    "dovetail_bench.spark.cost_growth",
+    "dovetail_bench.mesh.shedding",
+    "dovetail_bench.enrich.kernel",
+    "dovetail_bench.enrich.growth",
+    "dovetail_bench.mesh.figures",
+    "dovetail_bench.mesh.load",
     "dovetail_bench.ssbj",
-    "dovetail_bench.spark_enrich",
-    "dovetail_bench.spark_diner",
-    "dovetail_bench.spark_multi_way",
+    "dovetail_bench.spark.enrich",
+    "dovetail_bench.spark.diner",
+    "dovetail_bench.spark.multi_way",
     "dovetail_bench.diner.synthetic",
     "dovetail_bench.diner.real",
     "dovetail_bench.diner.timed",
     "dovetail_bench.diner.bounds",
-    "dovetail_bench.miner",
+    "dovetail_bench.miner.figures",
     "dovetail_bench.semi",
-    "dovetail_bench.semi_spark",
+    "dovetail_bench.semi.spark",
 )
 DEFAULT_REPETITIONS = 5
 DEFAULT_SEED = 1

@@ -106,6 +106,12 @@ class Result:
             ) from error
 
 
+def goal(wanted: float, reached: float | None, *, at_most: bool = False) -> dict[str, Any]:
+    """How a number stands to what was aimed at, an entry of `facts["goals"]`."""
+    met = reached is not None and (reached <= wanted if at_most else reached >= wanted)
+    return {"goal": wanted, "reached": significant(reached), "met": met}
+
+
 def goals(
     ratios: Mapping[str, Spread], wanted: Mapping[str, tuple[float, tuple[str, ...]]]
 ) -> dict[str, dict[str, Any]]:
@@ -114,11 +120,9 @@ def goals(
     A goal is a number and the labels of which the best has to reach it.
     """
     found = {}
-    for name, (goal, labels) in wanted.items():
+    for name, (aim, labels) in wanted.items():
         medians = [ratios[label].median for label in labels if label in ratios]
-        reached = max((median for median in medians if median is not None), default=None)
-        met = reached is not None and reached >= goal
-        found[name] = {"goal": goal, "reached": significant(reached), "met": met}
+        found[name] = goal(aim, max((one for one in medians if one is not None), default=None))
     return found
 
 

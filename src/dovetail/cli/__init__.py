@@ -1,10 +1,10 @@
 """The command `dovetail`.
 
-`app` the command itself · `failures` what it says about errors · one file for each subcommand:
-`demo` (with `demo_enrich`, `demo_data` and `demo_check`), `run`, `explain`, `top`, `checkup` (which
-shows what `doctor` finds) · `jobfile` (with `sections`) and `jobs` a job file, checked and then
-planned · `places` where its results and state are · `watch` and `views` what a running join looks
-like · `session` how Spark is started · `stopping` what Ctrl-C and SIGTERM do.
+`app` the command itself · `failures` what it says about errors · `job/` the jobs that a file
+describes: `run` and `explain` · `site/` queries over distant sites · `demo/`, `top`, `checkup`
+(which shows what `doctor` finds) the other subcommands · `sections` a table of a file, checked ·
+`watch` and `views` what a running join looks like · `session` how Spark is started · `stopping`
+what Ctrl-C and SIGTERM do.
 
 Spark is imported inside functions only, so that `dovetail --help` does not wait for it.
 """

@@ -15,8 +15,9 @@ import typer
 import typer.core
 
 import dovetail
-from dovetail.cli import checkup, demo, explain, run, top
+from dovetail.cli import checkup, demo, top
 from dovetail.cli.failures import failure
+from dovetail.cli.job import explain, run
 from dovetail.cli.stopping import stoppable
 from dovetail.errors import DovetailError
 
@@ -25,7 +26,7 @@ USER_ERROR = 2  #: the exit code of a mistake that the message explains
 _EXAMPLES = """
 [bold]Examples[/bold]
 
-  [cyan]dovetail demo[/cyan]                     join two made-up streams
+  [cyan]dovetail demo[/cyan]                     orders and payments, beside Spark's join
 
   [cyan]dovetail demo enrich[/cyan]              look a stream up in a table
 
@@ -141,7 +142,7 @@ def _unavailable(name: str, state: str, message: str) -> Any:
 
 def _site() -> Any:
     """The command for sites, which loads Arrow Flight."""
-    from dovetail.cli.site import app as site
+    from dovetail.cli.site.command import app as site
 
     return _named("site", site)
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.api import progress as read_progress
-from dovetail.cli.places import state_at
+from dovetail.cli.job.places import state_at
 from dovetail.cli.views import (
     bar,
     by_phase,

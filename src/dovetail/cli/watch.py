@@ -2,11 +2,12 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from dovetail.cli.stopping import stop_request
@@ -29,6 +30,9 @@ class Watched:
     query: "StreamingQuery"
     state: Path
     expected: tuple[int, int] | None = None  #: rows to come in on each side, if that is known
+    frame: "Callable[[Progress | None, Outlook], RenderableType]" = live_view
+    line: "Callable[[Progress, float], str]" = live_line
+    beside: Callable[[], None] = lambda: None  #: what else to do at every look
 
 
 def look(state: Path) -> "Progress | None":
@@ -68,10 +72,11 @@ def _live(console: Console, watched: Watched, stop: threading.Event) -> None:
     seen = None
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while watched.query.isActive and not stop.is_set():
+            watched.beside()
             seen = look(watched.state) or seen  # rather the last frame than none
             most_pending = max(most_pending, seen.pending_rows if seen else 0)
             outlook = Outlook(time.monotonic() - started, watched.expected, most_pending)
-            live.update(live_view(seen, outlook))
+            live.update(watched.frame(seen, outlook))
             stop.wait(POLL_S)
 
 
@@ -79,8 +84,9 @@ def _lines(console: Console, watched: Watched, stop: threading.Event) -> None:
     """Elsewhere: a line of text now and then."""
     started = last = time.monotonic()
     while watched.query.isActive and not stop.is_set():
+        watched.beside()
         now = time.monotonic()
         if now - last >= LINE_EVERY_S and (seen := look(watched.state)) and seen.partitions:
-            console.print(live_line(seen, now - started), soft_wrap=True, markup=False)
+            console.print(watched.line(seen, now - started), soft_wrap=True, markup=False)
             last = now
         stop.wait(POLL_S)

@@ -185,7 +185,8 @@ class Shell(ABC):
         rows = SizedRows(batch, self._beside_bytes(side))
         lacking = self.wide.lacking(side, rows)
         self._announced(rows)
-        yield from self._grow(self.wide.held, lacking, "what wide rows need")
+        if lacking:
+            yield from self._grow(self.wide.held, lacking, "what wide rows need")
         counted = self.ctx.counters.rows_in
         counted += [0] * (len(self.ended) - len(counted))
         counted[side] += batch.num_rows

@@ -1,7 +1,7 @@
 """The index of one join attribute of one relation: sorted codes, each with the slot of its row.
 
 A few sorted runs, compacted like those of `kernel.runs`, but of codes and slots only: a relation
-has an index for each of its attributes and its rows lie in one place (docs/decisions/020). Slots
+has an index for each of its attributes and its rows lie in one place (docs/decisions/021). Slots
 are positions in the relation's own arrays; when rows leave, the slots of those behind them move up
 (`remove`).
 

@@ -201,5 +201,5 @@ def check_distance(within: Any, type_: pa.DataType) -> None:
     if pa.types.is_temporal(type_) and isinstance(within, (int, float, Decimal)):
         raise BandKeyError(
             f"within={within!r} has no unit, but the key has type {name_of(type_)}: write "
-            f"within='{within} days' or '{within} seconds', or a timedelta"
+            f"within='{within} seconds' or '{within} days', or a timedelta"
         )

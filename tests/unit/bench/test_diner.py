@@ -13,7 +13,7 @@ from dovetail.errors import ArgumentError
 from dovetail.kernel.matching import Emitter
 from dovetail.kernel.protocol import Status
 from dovetail.twoway import ALGORITHMS, Diner, XJoin
-from dovetail_bench import registry
+from dovetail_bench import registry, runner
 from dovetail_bench.diner import bounds, figure, real, rivals, simulate, streams, synthetic, timed
 from dovetail_bench.diner.blocking import curves
 from dovetail_bench.diner.figure import Figure, Point
@@ -254,7 +254,7 @@ def test_repetitions_when_shared_out_then_are_the_same_and_in_order(
 ) -> None:
     alone = run("diner-band", "prices", rows=350, repetitions=2)
     monkeypatch.setattr(figure, "_LEAST_ROWS_TO_SHARE", 0)
-    monkeypatch.setattr(figure, "available_cores", lambda: 2)
+    monkeypatch.setattr(runner, "available_cores", lambda: 2)
     monkeypatch.setattr(figure, "_repetition", None)  # not in this process
     shared = run("diner-band", "prices", rows=350, repetitions=2)
     assert alone.ok, alone.failures

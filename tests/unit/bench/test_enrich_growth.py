@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dovetail_bench import enrich_growth, registry
-from dovetail_bench.enrich_contenders import KEY, DuckDb, Operator, load_duckdb
-from dovetail_bench.enrich_growth import OPERATORS, RIVALS, SIZES, Place, Scale, Table
-from dovetail_bench.enrich_load import Stream
+from dovetail_bench import registry
+from dovetail_bench.enrich import growth as enrich_growth
+from dovetail_bench.enrich.contenders import KEY, DuckDb, Operator, load_duckdb
+from dovetail_bench.enrich.growth import OPERATORS, RIVALS, SIZES, Place, Scale, Table
+from dovetail_bench.enrich.load import Stream
 from dovetail_bench.measure import WrongResultError
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result

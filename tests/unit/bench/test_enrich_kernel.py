@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail_bench import enrich_kernel, registry
-from dovetail_bench.enrich_contenders import (
+from dovetail_bench import registry
+from dovetail_bench.enrich import kernel as enrich_kernel
+from dovetail_bench.enrich.contenders import (
     KEY,
     PIECES,
     DuckDb,
@@ -17,8 +18,8 @@ from dovetail_bench.enrich_contenders import (
     Sqlite,
     load_duckdb,
 )
-from dovetail_bench.enrich_kernel import OPERATORS, RIVALS, Size, make_table, stage
-from dovetail_bench.enrich_load import LEAST_BUDGET_BYTES, Stream
+from dovetail_bench.enrich.kernel import OPERATORS, RIVALS, Size, make_table, stage
+from dovetail_bench.enrich.load import LEAST_BUDGET_BYTES, Stream
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dovetail_bench.enrich_contenders import KEY
-from dovetail_bench.enrich_load import Stream
+from dovetail_bench.enrich.contenders import KEY
+from dovetail_bench.enrich.load import Stream
 
 ROWS = 4_000
 

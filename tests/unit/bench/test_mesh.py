@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 
 from dovetail.semistream.scan.meshjoin import MeshJoin
-from dovetail_bench import mesh, mesh_model, mesh_pages, registry
+from dovetail_bench import registry
 from dovetail_bench.measure import Measured, Runs
-from dovetail_bench.mesh import skewed
-from dovetail_bench.mesh_notes import as_the_paper_counts, beside_the_disk
-from dovetail_bench.mesh_pages import Point, points_of, predict, shape_of
+from dovetail_bench.mesh import figures as mesh
+from dovetail_bench.mesh import model as mesh_model
+from dovetail_bench.mesh import pages as mesh_pages
+from dovetail_bench.mesh.figures import skewed
+from dovetail_bench.mesh.notes import as_the_paper_counts, beside_the_disk
+from dovetail_bench.mesh.pages import Point, points_of, predict, shape_of
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result, Spread
-from dovetail_bench.semistream_runs import each_once, stage
+from dovetail_bench.semistream.relation import each_once, stage
 
 ROWS = 4_800
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail_bench import mesh_load, registry
-from dovetail_bench.mesh_load import WAYS, _claims, serve
+from dovetail_bench import registry
+from dovetail_bench.mesh import load as mesh_load
+from dovetail_bench.mesh.load import WAYS, _claims, serve
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result, Spread
-from dovetail_bench.semistream_runs import STORAGES, Law, each_once, opened, stage
+from dovetail_bench.semistream.relation import Law, each_once, stage
+from dovetail_bench.semistream.runs import STORAGES, opened
 
 ROWS = 4_800
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dovetail.semistream.shedding import SHEDDERS, Frequencies
-from dovetail_bench import mesh_shedding, registry
-from dovetail_bench.mesh_shedding import (
+from dovetail_bench import registry
+from dovetail_bench.mesh import shedding as mesh_shedding
+from dovetail_bench.mesh.shedding import (
     OVERLOADS,
     RELATION_SKEWS,
     Setting,

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail_bench import miner, registry
+from dovetail_bench import registry
 from dovetail_bench.diner.streams import TUPLE_BYTES, Rng
-from dovetail_bench.miner_bound import share_online
-from dovetail_bench.miner_runs import (
+from dovetail_bench.miner import figures as miner
+from dovetail_bench.miner.bound import share_online
+from dovetail_bench.miner.runs import (
     Inputs,
     Setting,
     batches,

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.errors import ArgumentError
 from dovetail.semistream.shedding import SHEDDERS, Frequencies
-from dovetail_bench.offline_shed import optimal_loss, optimal_losses
+from dovetail_bench.mesh.offline_shed import optimal_loss, optimal_losses
 
 
 def fits(kept: tuple[int, ...], w: int, c_loop: int, first_request: int) -> bool:

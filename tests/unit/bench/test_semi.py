@@ -5,15 +5,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dovetail.multisite.messages import HEADER_BYTES
 from dovetail.sites import Algorithm, Plan, Simulation, Step
-from dovetail.sites.messages import HEADER_BYTES
-from dovetail_bench import registry, semi_bound, semi_real
+from dovetail_bench import registry
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result
-from dovetail_bench.semi_formulas import OPERATION, PaperCosts
-from dovetail_bench.semi_observations import OBSERVATIONS, observations
-from dovetail_bench.semi_oneway import DEFAULT, one_way, pairs_of, settings
-from dovetail_bench.semi_plans import (
+from dovetail_bench.semi import bound as semi_bound
+from dovetail_bench.semi import real as semi_real
+from dovetail_bench.semi.formulas import OPERATION, PaperCosts
+from dovetail_bench.semi.observations import OBSERVATIONS, observations
+from dovetail_bench.semi.oneway import DEFAULT, one_way, pairs_of, settings
+from dovetail_bench.semi.plans import (
     ALGORITHM_10,
     EXHAUSTIVE,
     GREEDY,
@@ -22,7 +24,7 @@ from dovetail_bench.semi_plans import (
     _goals,
     random_plan,
 )
-from dovetail_bench.semi_runs import (
+from dovetail_bench.semi.runs import (
     Feed,
     Net,
     Span,
@@ -120,7 +122,7 @@ def test_bound_when_tiny_then_nothing_sends_less_than_the_least(assert_sound: So
 def test_run_when_an_algorithm_loses_results_then_is_shown_as_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dovetail_bench.semi_oneway.pairs_of", lambda *_: 3)
+    monkeypatch.setattr("dovetail_bench.semi.oneway.pairs_of", lambda *_: 3)
     found = result("semi-oneway", "latency", 30)
     assert not found.ok
     assert "the join has 3" in found.failures[0].error

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail_bench import registry, spark_diner, spark_diner_cleanup, spark_diner_setup
+from dovetail_bench import registry
 from dovetail_bench.diner.streams import drifting
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result, Spread
-from dovetail_bench.spark_diner import relations_of, results_online, zipf_keys
-from dovetail_bench.spark_diner_band import REACH, count_in_band, make_band_relations
-from dovetail_bench.spark_diner_handover import (
+from dovetail_bench.spark import diner as spark_diner
+from dovetail_bench.spark import diner_cleanup as spark_diner_cleanup
+from dovetail_bench.spark import diner_setup as spark_diner_setup
+from dovetail_bench.spark.diner import relations_of, results_online, zipf_keys
+from dovetail_bench.spark.diner_band import REACH, count_in_band, make_band_relations
+from dovetail_bench.spark.diner_handover import (
     Arrival,
     Batch,
     HandoverError,
@@ -22,8 +25,8 @@ from dovetail_bench.spark_diner_handover import (
     measured,
     waits_of,
 )
-from dovetail_bench.spark_diner_setup import Part, batch_rows, budget_of
-from dovetail_bench.spark_runs import QueryRun, Trigger
+from dovetail_bench.spark.diner_setup import Part, batch_rows, budget_of
+from dovetail_bench.spark.runs import QueryRun, Trigger
 
 ROWS = 4_000
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail_bench import spark_enrich_turns
 from dovetail_bench.measure import Measured, Runs
-from dovetail_bench.spark_enrich import (
+from dovetail_bench.spark import enrich_turns as spark_enrich_turns
+from dovetail_bench.spark.enrich import (
     GOALS,
     KEEPS_UP,
     SHARES,
@@ -15,7 +15,7 @@ from dovetail_bench.spark_enrich import (
     _pace,
     _that_keep_up,
 )
-from dovetail_bench.spark_enrich_turns import Feeder, MicroBatch, _waits
+from dovetail_bench.spark.enrich_turns import Feeder, MicroBatch, _waits
 
 
 def test_goals_when_the_table_is_small_then_are_of_both_budgets() -> None:

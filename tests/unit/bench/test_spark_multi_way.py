@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail_bench import registry
-from dovetail_bench.spark_multi_way import NAME, SHAPES, jobs_for, make_inputs
+from dovetail_bench.spark.multi_way import NAME, SHAPES, jobs_for, make_inputs
 
 
 @pytest.mark.parametrize("shape", SHAPES)

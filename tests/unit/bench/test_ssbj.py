@@ -9,30 +9,25 @@ import pytest
 
 from dovetail.costs.storage import Storage
 from dovetail.semistream.scan.meshjoin import MeshJoin
-from dovetail_bench import (
-    registry,
-    semistream_runs,
-    ssbj_paper,
-    ssbj_rate,
-    ssbj_setup,
-    ssbj_tuning,
-)
+from dovetail_bench import registry
 from dovetail_bench.measure import Measured, Runs, WrongResultError
 from dovetail_bench.progress import Silent
 from dovetail_bench.result import Result, significant
-from dovetail_bench.semistream_runs import (
-    FACTORS,
+from dovetail_bench.semistream import runs as semistream_runs
+from dovetail_bench.semistream.relation import (
     Feed,
     Law,
     Listed,
     Relation,
-    Tally,
     each_once,
-    opened,
-    pages_for,
     stage,
     with_repetition,
 )
+from dovetail_bench.semistream.runs import FACTORS, Tally, opened, pages_for
+from dovetail_bench.ssbj import paper as ssbj_paper
+from dovetail_bench.ssbj import rate as ssbj_rate
+from dovetail_bench.ssbj import setup as ssbj_setup
+from dovetail_bench.ssbj import tuning as ssbj_tuning
 
 ROWS = 2_400
 LOOPS = 12
@@ -111,8 +106,8 @@ def test_run_when_results_are_missing_then_fails(monkeypatch: pytest.MonkeyPatch
 def test_tpch_when_there_is_no_generator_then_fails_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dovetail_bench.ssbj_tpch.sys.executable", "/nowhere/python")
-    monkeypatch.setattr("dovetail_bench.ssbj_tpch.shutil.which", lambda name: None)
+    monkeypatch.setattr("dovetail_bench.ssbj.tpch.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("dovetail_bench.ssbj.tpch.shutil.which", lambda name: None)
     result = run("ssbj-tpch", rows=1_500)
     assert not result.ok
     assert "pip install tpchgen-cli" in result.failures[0].error

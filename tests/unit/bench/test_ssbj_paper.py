@@ -8,8 +8,9 @@ import pytest
 from dovetail.costs.meshjoin import Workload
 from dovetail.costs.ssbj import SsbjModel, Stream
 from dovetail.costs.storage import DISK_7200
-from dovetail_bench.semistream_runs import FACTORS, Law, with_repetition
-from dovetail_bench.ssbj_theory import (
+from dovetail_bench.semistream.relation import Law, with_repetition
+from dovetail_bench.semistream.runs import FACTORS
+from dovetail_bench.ssbj.theory import (
     ROW_BYTES,
     analytic,
     balance,

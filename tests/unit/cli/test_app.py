@@ -20,7 +20,7 @@ from dovetail.cli import app as application
 from dovetail.cli import top
 from dovetail.cli.app import app
 from dovetail.cli.failures import failure
-from dovetail.cli.jobfile import JoinJob, read_job
+from dovetail.cli.job.file import JoinJob, read_job
 from dovetail.errors import MemoryBudgetError, StateMissingError
 
 COMMANDS = ["demo", "run", "explain", "top", "doctor", "site"]

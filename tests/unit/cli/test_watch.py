@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -58,6 +58,25 @@ def test_watch_when_a_query_ends_then_has_shown_its_progress(
     shown = capsys.readouterr().out
     assert "2,000 + 2,002" in shown
     assert ("\x1b" in shown) == terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_watch_when_there_is_a_view_of_its_own_then_shows_that_and_looks_at_what_is_beside(
+    terminal: bool, make_state: MakeState, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[int] = []
+    watched = Watched(
+        cast("Any", FakeQuery(3)),
+        make_state(),
+        frame=lambda seen, outlook: f"frame of {seen is not None} {outlook.most_pending}",
+        line=lambda seen, seconds: f"line of {seen.pending_rows} {seconds >= 0}",
+        beside=lambda: looks.append(1),
+    )
+    console = Console(width=120, force_terminal=terminal, highlight=False)
+    assert watch(console, watched) is None
+    shown = capsys.readouterr().out
+    assert ("frame of True 2468" if terminal else "line of 2468 True") in shown
+    assert len(looks) == 3
 
 
 def test_watch_when_a_query_fails_then_raises_its_error(

@@ -144,6 +144,10 @@ def test_cuts_when_sizes_are_given_then_parts_fit_or_are_one_and_none_is_lost(
     assert end == len(sizes)
 
 
+def test_cuts_when_rows_fill_a_slice_exactly_then_it_has_all_of_them() -> None:
+    assert list(cuts(np.array([5, 5, 5]), 10)) == [(0, 2, 10), (2, 3, 5)]
+
+
 # -- rows that are wide for a budget --------------------------------------------------------
 
 

@@ -193,7 +193,7 @@ def test_missed_pairs_when_rows_come_and_go_then_are_those_that_have_not_met(
         else:
             for cell, known in enumerate(bench.operator.cells):
                 while (index := known.next_reactive(side)) is not None:
-                    for _ in bench.operator._react(cell, side, index):
+                    for _ in bench.operator._meet(cell, side, index):
                         pass
                     quietly(bench.operator._account())
                 model.pass_over(cell, side)
@@ -267,7 +267,7 @@ def test_disk_task_when_begun_then_is_finished_before_another(make_bench: Any) -
             bench.push(side, [key] * number)
             flush(bench, side, {*cells_of(bench, [key])})
     bench.poll(1)
-    begun = bench.operator._cleaning
+    begun = bench.operator.cleanup.at
     assert begun is not None
     assert begun.part == cells_of(bench, [one])[0]
     # now the other cell promises far more
@@ -275,7 +275,7 @@ def test_disk_task_when_begun_then_is_finished_before_another(make_bench: Any) -
         bench.push(side, [other] * 20)
         flush(bench, side, {*cells_of(bench, [other])})
     bench.restore()
-    assert bench.operator._cleaning.part == begun.part
+    assert bench.operator.cleanup.at.part == begun.part
     bench.complete()
     bench.assert_each_pair_once()
 

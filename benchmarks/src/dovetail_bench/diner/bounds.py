@@ -1,7 +1,7 @@
 """`diner-bound`: what share of the clairvoyant bound each policy reaches.
 
 All points of all figures, at a smaller size: what a join found while rows arrived, over the most
-that any policy could have (`bound.py`). A ratio is DINER's share, so 1 is the most that it can
+that any policy could have (`clairvoyant`). A ratio is DINER's share, so 1 is the most that it can
 be. The rows that fit in memory are counted without any waste, as if the input had no batches, the
 index no slack and the catalogue no entries; the bound knows of none of that. The smaller the
 memory, the more of it that waste is, so shares are lower here than at the figures' own sizes: see

@@ -8,19 +8,17 @@ Repetitions share the cores of the machine, which changes nothing but the time: 
 on the seed and the number of the repetition alone. So points have the same luck, too.
 """
 
-import multiprocessing
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from dovetail.errors import MemoryBudgetError
-from dovetail_bench.bound import most_online_results
+from dovetail_bench.diner.clairvoyant import most_online_results
 from dovetail_bench.diner.rivals import HISTORY, JOINS
 from dovetail_bench.diner.simulate import (
     BATCH_ROWS,
@@ -42,11 +40,11 @@ from dovetail_bench.diner.streams import (
     batches,
     in_order,
 )
-from dovetail_bench.machine import available_cores
 from dovetail_bench.measure import WrongResultError
 from dovetail_bench.progress import Reporter
 from dovetail_bench.registry import Benchmark, Config, describe
 from dovetail_bench.result import Failure, Result, Spread, significant
+from dovetail_bench.runner import Points, over_points
 
 OURS = "diner"
 MEMORY_SHARE = 0.05
@@ -120,43 +118,32 @@ Measured = dict[Point, list[Repetition]]
 
 def measure(figure: Figure, config: Config, reporter: Reporter) -> tuple[Measured, list[Failure]]:
     """Every contender on the same streams, one drawing for each repetition."""
-    wanted = [point for point in figure.points if config.wants(point.label)]
-    tasks = [
-        (point, number)
-        for point in wanted
-        for number in range(1, config.repetitions_of(point.label) + 1)
-    ]
-    reporter.plan(len(tasks) * len(figure.contenders))
-    reporter.begin(figure.name)
-    measured: Measured = {point: [] for point in wanted}
-    for (point, number), one in zip(tasks, _repetitions(figure, config, tasks), strict=True):
-        measured[point].append(one)
-        failed = {failure.contender.partition("/")[0]: failure.error for failure in one.failures}
-        for name in figure.contenders:
-            outcome = failed.get(name)
-            how = f"FAILED, {outcome[:300]}" if outcome else f"found {one.found[name].results:,}"
-            reporter.end(f"{figure.name} {point.label}, repetition {number}: {name} {how}")
+    known = {point.label: point for point in figure.points}
+    shared = config.rows >= _LEAST_ROWS_TO_SHARE
+
+    def here(label: str, number: int) -> Repetition:
+        return _repetition(figure, known[label], number, config)
+
+    once = partial(_named, figure.name, config) if shared else here
+    tell = partial(_told, figure.contenders)
+    done = over_points(Points(tuple(known)), once, config, reporter, tell=tell, processes=shared)
+    measured = {known[label]: runs for label, runs in done.at.items() if runs}
     failures = [failure for runs in measured.values() for one in runs for failure in one.failures]
-    return measured, failures
+    return measured, done.failures + failures
 
 
-def _repetitions(
-    figure: Figure, config: Config, tasks: Sequence[tuple[Point, int]]
-) -> Iterator[Repetition]:
-    """All of them in order, by as many processes as there are cores."""
-    processes = min(available_cores(), len(tasks))
-    if processes < 2 or config.rows < _LEAST_ROWS_TO_SHARE:
-        for point, number in tasks:
-            yield _repetition(figure, point, number, config)
-        return
-    # a process that is forked may wait for a thread that was not
-    spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawning) as pool:
-        labels, numbers = [point.label for point, _ in tasks], [number for _, number in tasks]
-        yield from pool.map(_named, repeat(figure.name), labels, numbers, repeat(config))
+def _told(names: Sequence[str], one: Repetition) -> str:
+    failed = {failure.contender.partition("/")[0]: failure.error for failure in one.failures}
+    told = (
+        f"{name} FAILED, {failed[name][:300]}"
+        if name in failed
+        else f"{name} found {one.found[name].results:,}"
+        for name in names
+    )
+    return "; ".join(told)
 
 
-def _named(figure_name: str, label: str, number: int, config: Config) -> Repetition:
+def _named(figure_name: str, config: Config, label: str, number: int) -> Repetition:
     """In a process of its own: functions that draw streams cannot be handed over."""
     modules = [import_module(f"{__package__}.{module}") for module in FIGURES_ARE_IN]
     every: list[Figure] = [figure for module in modules for figure in module.FIGURES]

@@ -46,7 +46,7 @@ class RateByTaskJoin(RateBasedJoin):
     name: ClassVar[str] = "rpj-paper"
 
     def _deferred(self) -> Pieces:
-        if self._cleaning is not None:
+        if self.cleanup.at is not None:
             yield self._whole()
         while tasks := self._tasks():
             part, side = tasks[0]
@@ -63,7 +63,7 @@ class RateByTaskJoin(RateBasedJoin):
 
     def _pass(self, part: int, side: int) -> Iterator[pa.RecordBatch]:
         while (index := self.cells[part].next_reactive(side)) is not None:
-            yield from self._react(part, side, index)
+            yield from self._meet(part, side, index)
 
 
 class HashByMergeJoin(HashMergeJoin):

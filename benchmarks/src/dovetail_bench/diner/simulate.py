@@ -19,18 +19,15 @@ Results are counted, not made (`CountingEmitter`), which would take most of the 
 """
 
 import dataclasses
-import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.matching import Emitter, PairFilter
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.probing import Span
@@ -40,6 +37,7 @@ from dovetail.twoway import ALGORITHMS, Diner, TwoWayJoin, TwoWaySpec, XJoin
 from dovetail.twoway.base import MIN_BUDGET_BYTES, WORKING_SHARE
 from dovetail_bench.diner.rivals import JOINS, OUTER_BLOCKS, WHOLE_TASKS
 from dovetail_bench.diner.streams import PAPER_ROWS, TUPLE_BYTES, Batch, Streams, batches
+from dovetail_bench.scratch import block_store
 
 PAGE_BYTES = 10 << 10
 BATCH_ROWS = 25
@@ -185,17 +183,13 @@ def run_online(
 ) -> Online:
     """Let a join take the streams in."""
     spec = streams.spec
-    with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as directory:
-        store = BlockStore(Path(directory), spec.schemas, "bench")
-        try:
-            context = Context(Budget(setting.budget_bytes), store)
-            operator = _make(algorithm, spec, context, partitions)
-            if isinstance(operator, Diner):
-                _scale_options(operator, setting)
-            most_waiting = 0 if algorithm in WHOLE_TASKS else setting.most_waiting
-            return _Drive(operator, streams, setting, most_waiting).run()
-        finally:
-            store.close()
+    with block_store(spec.schemas) as store:
+        context = Context(Budget(setting.budget_bytes), store)
+        operator = _make(algorithm, spec, context, partitions)
+        if isinstance(operator, Diner):
+            _scale_options(operator, setting)
+        most_waiting = 0 if algorithm in WHOLE_TASKS else setting.most_waiting
+        return _Drive(operator, streams, setting, most_waiting).run()
 
 
 def _make(algorithm: str, spec: TwoWaySpec, context: Context, partitions: int | None) -> TwoWayJoin:

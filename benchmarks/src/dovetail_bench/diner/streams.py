@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import SIDE_NAMES, SIDES
 from dovetail.twoway import TwoWaySpec
-from dovetail_bench.bound import Arrivals
+from dovetail_bench.diner.clairvoyant import Arrivals
 
 KEY = "key"
 TUPLE_BYTES = 200

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType, TimestampNTZType, TimestampType
 
 from dovetail.errors import ArgumentError, UnknownColumnError
-from dovetail.sites.query import Query, Stream
+from dovetail.multisite.query import Query, Stream
 
 _TIMES = (TimestampType, TimestampNTZType)
 

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dovetail.errors import ArgumentError, StateMismatchError
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import Description, SiteClient
-from dovetail.sites.query import Stream
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.client import Description, SiteClient
+from dovetail.multisite.query import Stream
 from dovetail.spark.layout import quoted
 from dovetail.spark.session import check_session
 from dovetail.spark.sources.site_columns import check_columns

@@ -29,8 +29,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAv
 from pyspark.sql.types import StructType
 
 from dovetail.errors import ArgumentError, SiteAccessError, SiteRefusedError, SiteUnavailableError
-from dovetail.sites.live.access import Access
-from dovetail.sites.live.client import SiteClient
+from dovetail.multisite.live.access import Access
+from dovetail.multisite.live.client import SiteClient
 from dovetail.spark.session import choose_worker_python
 from dovetail.spark.sources.register import register_once
 from dovetail.spark.sources.site_columns import result_rows, result_type

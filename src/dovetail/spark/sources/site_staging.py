@@ -39,15 +39,15 @@ from dovetail.errors import (
     StorageError,
 )
 from dovetail.kernel.blocks import storage_problem
-from dovetail.sites.live.machine import rows_bytes, rows_of
-from dovetail.sites.live.records import (
+from dovetail.multisite.live.machine import rows_bytes, rows_of
+from dovetail.multisite.live.records import (
     RecordFile,
     read_record,
     read_whole,
     sync_directory,
     write_whole,
 )
-from dovetail.sites.query import Stream, times_of
+from dovetail.multisite.query import Stream, times_of
 from dovetail.spark.layout import quoted
 from dovetail.spark.sources.site_columns import site_rows
 

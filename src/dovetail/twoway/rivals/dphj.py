@@ -146,8 +146,8 @@ class DoublePipelinedJoin(PartitionedJoin):
             return
         if self._marked_apart().any():
             self._write_marked()
-        while self._next_cleaning():
-            yield "cleanup", self._clean()
+        while self.cleanup.advance(self._next_unclean):
+            yield "cleanup", self.cleanup.step()
 
     def _marked_apart(self) -> Chosen:
         """The buckets with marked rows in memory that have rows of the other side to meet."""

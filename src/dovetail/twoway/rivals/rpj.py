@@ -105,7 +105,7 @@ class RateBasedJoin(PartitionedJoin):
     # -- deferred work ----------------------------------------------------------------------
 
     def _deferred(self) -> Pieces:
-        if self._cleaning is not None:
+        if self.cleanup.at is not None:
             yield from self._join_disk()
         while tasks := self._tasks():
             for part, side in tasks:
@@ -115,11 +115,11 @@ class RateBasedJoin(PartitionedJoin):
                 while side != DISK and (
                     (index := self.cells[part].next_reactive(side)) is not None
                 ):
-                    yield "reactive", self._react(part, side, index)
+                    yield "reactive", self._meet(part, side, index)
 
     def _join_disk(self) -> Pieces:
-        while self._next_cleaning():
-            yield "cleanup" if all(self.ended) else "reactive", self._clean()
+        while self._advance():
+            yield "cleanup" if all(self.ended) else "reactive", self.cleanup.step()
 
     def _tasks(self) -> list[tuple[int, int]]:
         """Every task that there is, as a cell and a side or `DISK`, the best rate first."""
@@ -138,8 +138,8 @@ class RateBasedJoin(PartitionedJoin):
                 rates[part, DISK] = self.missed_disk[part] / max(1, read)
         return sorted(rates, key=lambda task: (-rates[task], task))
 
-    def _react(self, part: int, side: int, index: int) -> Results:
-        yield from super()._react(part, side, index)
+    def _meet(self, part: int, side: int, index: int) -> Results:
+        yield from self.reactive.meet(part, side, index)
         if self.cells[part].next_reactive(side) is None:
             self.missed_memory[part, side] = 0
 
@@ -150,10 +150,10 @@ class RateBasedJoin(PartitionedJoin):
             self._claimed = int(self.missed_disk[part])
         return part
 
-    def _next_cleaning(self) -> bool:
-        before = self._cleaning
-        found = super()._next_cleaning()
-        if before is not None and self._cleaning is not before:
+    def _advance(self) -> bool:
+        before = self.cleanup.at
+        found = self.cleanup.advance(self._next_unclean)
+        if before is not None and self.cleanup.at is not before:
             self.missed_disk[before.part] -= self._claimed
             self._claimed = 0
         return found

@@ -1,1 +1,1 @@
-"""XJoin: the operator (`operator`), and what is known of its partitions (`cells`)."""
+"""XJoin: the operator, its phases (`reactive`, `cleanup`), what is known of cells (`cells`)."""

@@ -42,35 +42,25 @@ cleanup is a plain nested loop over its blocks. A budget near the minimum: block
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
-from dovetail.kernel.catalogue import Catalogue, Entries, Pages, fan_out_for, split_tails
+from dovetail.kernel.blocks import BLOCK, LOGGED, RESIDENT
+from dovetail.kernel.catalogue import Pages, fan_out_for, split_tails
 from dovetail.kernel.keys import Codes, spread
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Snapshot
+from dovetail.kernel.protocol import SIDES, Snapshot
 from dovetail.kernel.runs import Run, merge_runs, own
-from dovetail.kernel.shell import Pieces, Results, quietly
+from dovetail.kernel.shell import Pieces, quietly
 from dovetail.twoway.base import TwoWayJoin
-from dovetail.twoway.xjoin.cells import Cell, Cleaning, arrived_after, not_yet_joined
+from dovetail.twoway.xjoin.cells import Cell, Cleaning
+from dovetail.twoway.xjoin.cleanup import Cleanup
+from dovetail.twoway.xjoin.reactive import Reactive
 
 _LEAST_BLOCK_BYTES = 64 << 10
 _MAX_GROUP = 1 << 14  # outer blocks in one group; their numbers are 16 bits wide
-
-
-@dataclass
-class OuterGroup:
-    """The blocks that a strip of the cleanup is at, as one run.
-
-    `origin` is for each row the number of the block it is from.
-    """
-
-    blocks: Entries
-    run: Run | None = None
-    origin: NDArray[np.int16] | None = None
 
 
 class XJoin(TwoWayJoin):
@@ -94,9 +84,10 @@ class XJoin(TwoWayJoin):
         self._block_bytes = self.working_bytes // 6
         self._pages = Pages(self.ctx.store, fan_out)
         self.cells = [Cell(self._pages, part) for part in range(cells)]
-        self._cleaning: Cleaning | None = None
-        self._outer: OuterGroup | None = None
         super()._build(snapshot)
+        self.reactive = Reactive(self.ctx, self.cells, self.memory, self._emitter)
+        third = self.working_bytes // 3
+        self.cleanup = Cleanup(self.ctx, self.cells, self._emitter, third)
 
     @classmethod
     def _count_partitions(cls, total_bytes: int | None) -> tuple[int, int]:
@@ -117,7 +108,7 @@ class XJoin(TwoWayJoin):
     # -- arriving ---------------------------------------------------------------------------
 
     def _put_down(self) -> None:
-        self._outer = None
+        self.cleanup.put_down()
 
     def _codes(self, codes: Codes) -> Codes:
         return spread(codes)
@@ -182,104 +173,16 @@ class XJoin(TwoWayJoin):
     # -- deferred work ----------------------------------------------------------------------
 
     def _deferred(self) -> Pieces:
-        # the largest memory part first: the likeliest to produce results
-        order = sorted(
-            ((cell.rows[1 - side], part, side) for part, cell in enumerate(self.cells)
-             for side in SIDES if cell.next_reactive(side) is not None),
-            reverse=True,
-        )  # fmt: skip
-        for _, part, side in order:
-            while (index := self.cells[part].next_reactive(side)) is not None:
-                yield "reactive", self._react(part, side, index)
-        while all(self.ended) and self._next_cleaning():
-            yield "cleanup", self._clean()
-
-    def pending(self) -> int:
-        return sum(cell.pending() for cell in self.cells)
-
-    def _react(self, part: int, side: int, index: int) -> Results:
-        """Join the block that a flush wrote to a cell with the other side's rows in memory."""
-        cell = self.cells[part]
-        # blocks of one flush share a DTS, so a mark needs all of them
-        flush = _flush_at(cell.blocks[side], index)
-        dts = int(flush[0]["dts"])
-        met = max(dts, cell.marks[side].latest(dts, before=NEVER))
-        for block in flush:
-            run = self.ctx.store.read(block)
-            for stored, span in self.memory[1 - side].probe(run.codes, run.codes):
-                yield from self._emitter.match(run, stored, span, side, arrived_after(stored, met))
-        yield from self._emitter.drain()
-        cell.mark(side, flush, index, self.ctx.clock.tick())
-
-    def _next_cleaning(self) -> bool:
-        """Make `_cleaning` name a group of outer blocks and an inner block, if any is left."""
-        while True:
-            if self._cleaning is None:
-                part = self._next_unclean()
-                if part is None:
-                    return False
-                known = self.cells[part]
-                self._cleaning = known.cleaning(part)
-                self._open_group(self._cleaning)
-            at = self._cleaning
-            inner_end = at.target[RIGHT] if at.outer == LEFT else (self.cells[at.part].joined[LEFT])
-            if at.start < at.target[at.outer] and at.inner < inner_end:
-                return True
-            self._outer = None
-            if at.start < at.target[at.outer] and inner_end:
-                at.start, at.inner = at.stop, 0
-                self._open_group(at)
-            elif at.outer == LEFT:
-                at.outer, at.inner = RIGHT, 0
-                at.start = self.cells[at.part].joined[RIGHT]
-                self._open_group(at)
-            else:
-                self.cells[at.part].cleaned(at)
-                self._cleaning = None
+        yield from self.reactive.pieces()
+        while all(self.ended) and self.cleanup.advance(self._next_unclean):
+            yield "cleanup", self.cleanup.step()
 
     def _next_unclean(self) -> int | None:
         """The cell to clean up next, if any is left."""
-        return next((p for p, known in enumerate(self.cells) if known.unclean()), None)
+        return next((part for part, cell in enumerate(self.cells) if cell.unclean()), None)
 
-    def _open_group(self, at: Cleaning) -> None:
-        """Let the group hold as many outer blocks as a third of the working memory takes."""
-        room = self.working_bytes // 3
-        at.stop = at.start
-        for entries in (
-            self.cells[at.part]
-            .blocks[at.outer]
-            .entries(at.start, min(at.target[at.outer], at.start + _MAX_GROUP))
-        ):
-            for length in entries["length"]:
-                room -= int(length) + 2 * BLOCK.itemsize  # the entry is held, too
-                if room < 0 and at.stop > at.start:
-                    return
-                at.stop += 1
-
-    def _clean(self) -> Results:
-        """The open group of outer blocks meets one inner block."""
-        at = self._cleaning
-        assert at is not None
-        cell = self.cells[at.part]
-        if self._outer is None:
-            blocks = cell.blocks[at.outer].entries(at.start, at.stop)
-            self._outer = OuterGroup(np.concatenate(list(blocks)))
-        outer, inner_side = self._outer, 1 - at.outer
-        inner_block = cell.blocks[inner_side].entry(at.inner)
-        at.inner += 1
-        limits = [cell.unjoined(inner_side, inner_block, block) for block in outer.blocks]
-        if not any(limits):
-            return
-        if outer.run is None or outer.origin is None:
-            outer.run, outer.origin = _merge_group([self.ctx.store.read(b) for b in outer.blocks])
-        inner = self.ctx.store.read(inner_block)
-        span = outer.run.probe(inner.codes, inner.codes)
-        if span is not None:
-            keep = not_yet_joined(
-                inner, inner_block, outer.run, outer.origin, outer.blocks["dts"], limits
-            )
-            yield from self._emitter.match(inner, outer.run, span, inner_side, keep)
-        yield from self._emitter.drain()
+    def pending(self) -> int:
+        return sum(cell.pending() for cell in self.cells)
 
     # -- state ------------------------------------------------------------------------------
 
@@ -287,7 +190,7 @@ class XJoin(TwoWayJoin):
         resident = self._persist_memory()
         meta = {
             "tick": self.ctx.clock.now,
-            "cleaning": None if self._cleaning is None else asdict(self._cleaning),
+            "cleaning": None if self.cleanup.at is None else asdict(self.cleanup.at),
             "partitions": len(self.cells) // self._cells_each,
             "page_entries": self._pages.fan_out,
             "cells": [cell.facts() for cell in self.cells],
@@ -306,7 +209,7 @@ class XJoin(TwoWayJoin):
         for cell, facts in zip(self.cells, meta["cells"], strict=True):
             cell.restore(facts)
         if meta["cleaning"] is not None:
-            self._cleaning = Cleaning(**meta["cleaning"])
+            self.cleanup.at = Cleaning(**meta["cleaning"])
         paged = snapshot.blocks[snapshot.blocks["kind"] >= LOGGED]
         for tail in split_tails(paged, "part", "side"):
             self.cells[int(tail[0]["part"])].restore_tail(tail)
@@ -343,21 +246,3 @@ class XJoin(TwoWayJoin):
 def part_of(codes: Codes, bits: int) -> NDArray[np.int64]:
     """The cell of each spread code, of as many cells as so many bits can tell apart."""
     return (codes >> np.int64(64 - bits)) + (1 << bits) // 2
-
-
-def _flush_at(blocks: Catalogue, index: int) -> Entries:
-    """The blocks from `index` on that share its DTS."""
-    found: list[Entries] = []
-    for entries in blocks.entries(index, len(blocks)):
-        first = found[0] if found else entries
-        found.append(entries[entries["dts"] == first["dts"][0]])
-        if len(found[-1]) < len(entries):
-            break
-    return np.concatenate(found)
-
-
-def _merge_group(runs: list[Run]) -> tuple[Run, NDArray[np.int16]]:
-    """Several blocks as one run, and for each of its rows the number of the block it is from."""
-    codes = np.concatenate([run.codes for run in runs])
-    origin = np.repeat(np.arange(len(runs), dtype=np.int16), [len(run) for run in runs])
-    return merge_runs(runs), origin[np.argsort(codes, kind="stable")]

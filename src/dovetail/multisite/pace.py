@@ -1,0 +1,173 @@
+"""Pace: decides when a copy may be probed, and when rows may leave a window.
+
+`Timed` is the paper's model (Sect. 2.2): messages take at most `delta`, so a copy is complete that
+long after an interval has ended (constraint 1, delayed probe), and rows may go when the longest way
+through the plan is over (constraint 2, delayed removal). A message that takes longer makes results
+wrong; sites count those that came when a copy had been probed without them, or when rows that they
+were to meet had left (`Site.late`). `delta` may be changed while running, to what the links have
+shown.
+
+`Heartbeats` waits for what it needs to know instead of for the time at which it must be so. An
+owner sends an update for every interval, if only a header; a copy is complete when that has come. A
+site reports to the owner which intervals it is done with; rows leave when every step of the plan
+that probes them is past them. So results are right however long messages take, and no later than
+they can be.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from dovetail.multisite.plan import Plan
+from dovetail.multisite.query import Query
+
+PlanAt = Callable[[int], Plan]
+Wait = Callable[[int], int]  #: by `delta`, how much later than its interval's end a row may come
+Passed = tuple[str, int]  #: the head and the place of a step
+
+
+def no_wait(_delta: int) -> int:
+    """The rows of a stream are there when the query's lateness is over."""
+    return 0
+
+
+def watched(plan: Plan, owner: str) -> set[Passed]:
+    """The steps that must be past an interval before rows of the owner's window may leave."""
+    return {(step.head, step.index) for step in plan.steps() if step.stream == owner}
+
+
+class Pace(Protocol):
+    """One site's answer to both questions."""
+
+    reports: bool  #: whether updates are sent for every interval, and progress is reported
+    delta: int  #: the longest delay of a message, as it is known now
+
+    @property
+    def wait(self) -> int:
+        """How long an interval is kept open, after the query's lateness, for rows of joins."""
+
+    def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
+        """Whether a copy, updated `through` an interval, is complete for this one.
+
+        `heard_until`: all messages that arrived by this time have been taken in.
+        """
+
+    def due(self, interval: int) -> int | None:
+        """The time at which a copy is complete for the interval, if that is known."""
+
+    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
+        """A step is done with these intervals."""
+
+    def settled(self, ticked: int, now: int) -> int:
+        """The last interval, of those up to `ticked`, that is over with all before it."""
+
+    def settle(self, ticked: int, now: int) -> int:
+        """The same, and it stays over whatever `delta` will be."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state of the pace, as data."""
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `snapshot` gave."""
+
+
+class Timed:
+    """By the clock, trusting in `delta`."""
+
+    reports = False
+
+    def __init__(
+        self, query: Query, plan_at: PlanAt, first_interval: int, wait: Wait = no_wait
+    ) -> None:
+        self.delta = query.delta
+        self._query = query
+        self._plan_at = plan_at
+        self._settled = first_interval - 1
+        self._wait = wait
+
+    @property
+    def wait(self) -> int:
+        return self._wait(self.delta)
+
+    def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
+        return heard_until >= self.due(interval)
+
+    def due(self, interval: int) -> int:
+        return self._query.tick_time(interval) + self.wait + self.delta
+
+    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
+        return
+
+    def settled(self, ticked: int, now: int) -> int:
+        settled = self._settled
+        while settled < ticked:
+            over = self._query.tick_time(settled + 1) + self.wait
+            over += self._plan_at(settled + 1).horizon(self.delta)
+            # a message that takes the longest time arrives just then, and after this
+            if over >= now:
+                break
+            settled += 1
+        return settled
+
+    def settle(self, ticked: int, now: int) -> int:
+        self._settled = self.settled(ticked, now)
+        return self._settled
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"delta": self.delta, "settled": self._settled}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self.delta, self._settled = data["delta"], data["settled"]
+
+
+class Heartbeats:
+    """By what has been heard."""
+
+    reports = True
+    delta = wait = 0  # it does not go by time
+
+    def __init__(self, owner: str, plan_at: PlanAt, first_interval: int) -> None:
+        self._owner = owner
+        self._plan_at = plan_at
+        self._settled = first_interval - 1
+        self._passed: dict[Passed, set[int]] = {}
+        self._watched: dict[Plan, set[Passed]] = {}
+
+    def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
+        return through is not None and through >= interval
+
+    def due(self, interval: int) -> None:
+        return None
+
+    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
+        self._passed.setdefault(step, set()).update(intervals)
+
+    def settled(self, ticked: int, now: int) -> int:
+        while self._settled < ticked:
+            plan = self._plan_at(self._settled + 1)
+            if plan not in self._watched:
+                self._watched = {plan: watched(plan, self._owner)}
+            steps = self._watched[plan]
+            if any(self._settled + 1 not in self._passed.get(step, ()) for step in steps):
+                break
+            self._settled += 1
+            for step in steps:
+                self._passed[step].discard(self._settled)
+        return self._settled
+
+    settle = settled
+
+    def snapshot(self) -> dict[str, Any]:
+        passed = [[*step, sorted(intervals)] for step, intervals in self._passed.items()]
+        return {"settled": self._settled, "passed": passed}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        self._settled = data["settled"]
+        self._passed = {(head, place): set(passed) for head, place, passed in data["passed"]}
+
+
+def make_pace(
+    heartbeats: bool, query: Query, owner: str, plan_at: PlanAt, first: int, wait: Wait
+) -> Pace:
+    if heartbeats:
+        return Heartbeats(owner, plan_at, first)
+    return Timed(query, plan_at, first, wait)

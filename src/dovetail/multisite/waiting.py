@@ -1,0 +1,76 @@
+"""Rows that wait at a site, on their way through the sequence of their stream.
+
+Some wait until a copy has all rows of their interval, some for the answer to a question.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dovetail.multisite.oneway.base import Task
+from dovetail.multisite.plan import PlacedStep
+from dovetail.multisite.schedule import Schedule
+
+
+class Waiting:
+    """The tasks that wait at one site."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._asking: dict[tuple[str, int, int], Task] = {}
+        self._for_copies: list[tuple[PlacedStep, Task]] = []
+
+    def __len__(self) -> int:
+        return len(self._asking) + len(self._for_copies)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(task.rows.nbytes) for task in self._tasks())
+
+    @property
+    def first_interval(self) -> int | None:
+        """The first interval of which there are rows; None if there are none."""
+        return min((task.interval for task in self._tasks()), default=None)
+
+    def for_copy(self, step: PlacedStep, task: Task) -> None:
+        """Keep rows until a copy is complete."""
+        self._for_copies.append((step, task))
+
+    def intervals_for_copies(self) -> list[int]:
+        return [task.interval for _, task in self._for_copies]
+
+    def take_for_copies(self) -> list[tuple[PlacedStep, Task]]:
+        """Whatever waits for a copy, to be tried again."""
+        taken, self._for_copies = self._for_copies, []
+        return taken
+
+    def for_answer(self, task: Task) -> None:
+        """Keep rows until the answer to a question comes."""
+        self._asking[task.head, task.index, task.interval] = task
+
+    def answered(self, step: PlacedStep, interval: int) -> Task | None:
+        """The rows whose answer has come; None if there was no question."""
+        return self._asking.pop((step.head, step.index, interval), None)
+
+    def give_up(self, keep: Callable[[int], bool]) -> int:
+        """Drop rows whose answer is late, all but those of some intervals; how many tasks."""
+        kept = {key: task for key, task in self._asking.items() if keep(task.interval)}
+        given_up = len(self._asking) - len(kept)
+        self._asking = kept
+        return given_up
+
+    def snapshot(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            "parked": [task.snapshot() for task in self._asking.values()],
+            "waiting": [task.snapshot() for _, task in self._for_copies],
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Make a new one what it was; the schedule has been restored."""
+        for task in map(Task.restored, data["parked"]):
+            self.for_answer(task)
+        for task in map(Task.restored, data["waiting"]):
+            step = self._schedule.at(task.interval).placed[task.head][task.index]
+            self.for_copy(step, task)
+
+    def _tasks(self) -> list[Task]:
+        return [*self._asking.values(), *(task for _, task in self._for_copies)]

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dovetail.cli.site.file import PlanPart, QueryFile, read_query
-from dovetail.cli.site.plan import choose, deployment
+from dovetail.cli.site.plan import choose_plan, deployment
 from dovetail.cli.site.run import Run, watch
 from dovetail.cli.views import bar
 from dovetail.kernel.memory import format_bytes
@@ -62,10 +62,10 @@ def draw(shipped: dict[str, int]) -> None:
 def main() -> None:
     console = Console(force_terminal=False, width=100)
     file = read_query(QUERY)
-    plans = {"planner's choice": choose(file)}
+    plans = {"planner's choice": choose_plan(file)}
     for algorithm in PAPER:
         part = replace(file, plan=PlanPart(algorithms=(algorithm,)))
-        plans[f"all {algorithm}"] = choose(part)
+        plans[f"all {algorithm}"] = choose_plan(part)
     shipped, found = {}, set()
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         sites = LocalSites(Path(folder), file.hosts, {"durable": False})

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 import dovetail
 from dovetail.cli.site.file import read_query
-from dovetail.cli.site.plan import choose, deployment
+from dovetail.cli.site.plan import choose_plan, deployment
 from dovetail.multisite.live.client import SiteClient
 from dovetail.multisite.live.local import LocalSites
 
@@ -72,7 +72,7 @@ def main() -> None:
                 sites.start(host)
             clients = {h: SiteClient(a, sites.access) for h, a in sites.addresses().items()}
             for client in clients.values():
-                client.start(deployment(file, choose(file), sites.addresses()))
+                client.start(deployment(file, choose_plan(file), sites.addresses()))
             join_at_sites(spark, work, sites, clients)
         finally:
             sites.stop()

@@ -102,9 +102,9 @@ def test_sample_when_keys_are_texts_with_nulls_then_foretells_their_results(
     schema = pa.schema([("id", pa.string())])
     spec = TwoWaySpec(schema, schema, ("id",), ("id",))
     sample = sample_keys((texts[0], texts[1]), spec, 3_000, by_time=False)
-    outlook = foresee(Setting("xjoin", None, 10**6, 2, 1_000, (12.0, 12.0)), sample)
-    assert outlook is not None
-    assert outlook.results == pytest.approx(texts[0].join(texts[1], "id").count(), rel=0.15)
+    forecast = foresee(Setting("xjoin", None, 10**6, 2, 1_000, (12.0, 12.0)), sample)
+    assert forecast is not None
+    assert forecast.results == pytest.approx(texts[0].join(texts[1], "id").count(), rel=0.15)
 
 
 def test_explain_when_inputs_are_batches_then_foretells_all_results(

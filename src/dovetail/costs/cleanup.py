@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.costs.replay import STAMP_BYTES, Outlook
+from dovetail.costs.replay import STAMP_BYTES, Forecast
 from dovetail.costs.storage import Storage
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
@@ -52,16 +52,16 @@ class CleanupMachine:
     workers: int
 
 
-def cleanup_seconds(outlook: Outlook, machine: CleanupMachine) -> float:
+def cleanup_seconds(forecast: Forecast, machine: CleanupMachine) -> float:
     """The expected time of everything that is left to do after the last row, at most."""
     factors = machine.factors
-    work = outlook.read_rows * factors.row + outlook.later * factors.result
-    return work / machine.workers + reading_seconds(outlook, machine)
+    work = forecast.read_rows * factors.row + forecast.later * factors.result
+    return work / machine.workers + reading_seconds(forecast, machine)
 
 
-def reading_seconds(outlook: Outlook, machine: CleanupMachine) -> float:
+def reading_seconds(forecast: Forecast, machine: CleanupMachine) -> float:
     """The part of it that is spent waiting for storage, if none of the blocks is cached."""
-    return machine.storage.read_seconds(outlook.read_blocks, outlook.read_bytes)
+    return machine.storage.read_seconds(forecast.read_blocks, forecast.read_bytes)
 
 
 def cleanup_factors(algorithm: str, row_bytes: float) -> CleanupFactors:

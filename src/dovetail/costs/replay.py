@@ -70,7 +70,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """The prediction for the whole input; rows and bytes are over all partitions."""
 
     input_rows: tuple[int, int]
@@ -102,7 +102,7 @@ class Outlook:
         return self.online / self.results if self.results else 1.0
 
 
-def foresee(setting: Setting, sample: KeySample) -> Outlook | None:
+def foresee(setting: Setting, sample: KeySample) -> Forecast | None:
     """Play the join through with the sample, and with parts of it.
 
     None: the sample says nothing, as it is empty or memory would hold next to none of its rows.
@@ -198,7 +198,7 @@ class _Replay:
         if setting.memory_bytes is not None:
             self.budget_bytes = int(setting.memory_bytes * self.fraction * self.width)
 
-    def run(self) -> Outlook:
+    def run(self) -> Forecast:
         with tempfile.TemporaryDirectory(prefix="dovetail-explain-") as directory:
             store = BlockStore(Path(directory), self.spec.schemas, "sample")
             try:
@@ -227,7 +227,7 @@ class _Replay:
         # a budget that no operator would take is of no use, however many bytes it saves
         return max(factor, wanted, (MIN_BUDGET_BYTES + 1) / room)
 
-    def _drive(self, operator: TwoWayJoin) -> Outlook:
+    def _drive(self, operator: TwoWayJoin) -> Forecast:
         online, later = _Seen(), _Seen()
         came = 0
         try:
@@ -236,7 +236,7 @@ class _Replay:
                     online.add(out)
                 came += batch.num_rows
         except MemoryBudgetError as error:
-            stopped = self._outlook(online, later)
+            stopped = self._forecast(online, later)
             return replace(stopped, stopped=came / self.rows, why_stopped=str(error))
         kept = [len(operator.memory[side]) for side in SIDES]
         counters = operator.ctx.counters
@@ -248,7 +248,7 @@ class _Replay:
                 later.add(out)
         after = _Disk.of(counters)
         return replace(
-            self._outlook(online, later, kept),
+            self._forecast(online, later, kept),
             spilled_rows=before.rows_written / self.fraction,
             spilled_bytes=before.bytes_written * self._disk_scale,
             rewritten_bytes=(after.bytes_written - before.bytes_written) * self._disk_scale,
@@ -272,11 +272,11 @@ class _Replay:
         rows = [len(chosen.rows) for chosen in self.chosen]
         return float(np.dot(rows, widths)) / max(1, self.rows)
 
-    def _outlook(self, online: _Seen, later: _Seen, kept: Sequence[int] = (0, 0)) -> Outlook:
+    def _forecast(self, online: _Seen, later: _Seen, kept: Sequence[int] = (0, 0)) -> Forecast:
         """But for what was on disk."""
         fraction, held = self.fraction, self.setting.held_bytes
         left, right = (len(chosen.rows) for chosen in self.chosen)
-        return Outlook(
+        return Forecast(
             input_rows=self.sample.input_rows,
             sampled_rows=(left, right),
             fraction=fraction,

@@ -1,16 +1,16 @@
 """A log: append-only bytes at addresses that never change, in a few segment files.
 
-What is appended stays, unless all that comes before an address is released. An address is a
-position in the line, not in a file, so it holds while the files behind it change: an attempt that
-appends opens a file of its own, and where the newest files are small and many, that file begins
-with a copy of them and takes their place. Files never change once they are synced, so an older
-version of the line still has all of its own, until they are deleted; and an attempt that dies
-leaves nothing but a file that nobody names.
+Bytes stay until all bytes before some address are released. An address is a position in the log,
+not in a file, so it holds while the files behind it change: an attempt that appends opens a file of
+its own, and where the newest files are small and many, that file begins with a copy of them and
+takes their place. Files never change once they are synced, so an older version of the log still has
+all of its own, until they are deleted; and an attempt that dies leaves nothing but a file that no
+version names.
 
-Each file has a checksum of its part of the line, and what is copied is checked against it: damage
-is told of the file that it happened to, and not carried into files that no backup has.
+Each file has a checksum of its part of the log, and a copy is checked against it: damage is
+reported for the file that it happened to, and not carried into files that no backup has.
 
-Files are merged like runs: `FAN_IN` of about one size become one, up to `MERGE_BYTES`. A line of n
+Files are merged like runs: `FAN_IN` of about one size become one, up to `MERGE_BYTES`. A log of n
 bytes that grows by s bytes an attempt lies in about log(n / s) files and one more for every
 `MERGE_BYTES` or so, and a byte is copied at most log(MERGE_BYTES / s) times, to the base `FAN_IN`.
 """
@@ -78,7 +78,7 @@ class Log:
         return self._length
 
     def release(self, address: int) -> None:
-        """Forget the files that end at this address or before it: nobody reads there any more."""
+        """Forget the files that end at this address or before it: they are not read any more."""
         ends = [*self._starts, self._length][1:]
         count = bisect_right(ends, address)
         if self._handle is not None:

@@ -4,13 +4,13 @@ Every byte an operator keeps is reserved here *before* it is allocated, under th
 component that keeps it. What is counted: Arrow buffers of rows, code and timestamp arrays, the
 block catalogue, one fixed reservation for working memory (sorting, merging, probing, output
 batches), what this lacks for very wide rows, and the input batch: up to a third or so of the
-budget. What is not counted: what a larger batch takes beyond that, which whoever pushes it has in
+budget. What is not counted: the rest of a larger input batch, which the caller of `push` has in
 memory already (on Spark, `spark.sql.execution.arrow.maxBytesPerBatch` bounds it); the interpreter,
 imported libraries, and allocator slack. `FIXED_OVERHEAD_BYTES` states the room the latter take, and
 a test holds the process to it.
 
-That test holds for a process that has called `use_frugal_allocator`: left to themselves, allocators
-keep what an operator has freed, as much as the budget again.
+The process has to have called `use_frugal_allocator`: by default, allocators keep what an operator
+has freed, as much as the budget again.
 """
 
 import contextlib
@@ -163,7 +163,7 @@ class MemorySplit:
 
 
 def require_share(partition_bytes: int | None, least: int, who: str) -> None:
-    """Refuse a share of the budget that is less than somebody needs."""
+    """Refuse a share of the budget that is less than `least`."""
     if partition_bytes is not None and partition_bytes < least:
         raise MemoryBudgetError(
             f"a partition's share of the budget is {format_bytes(partition_bytes)}, but {who} at "
@@ -208,7 +208,7 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_at_least(nbytes: int) -> str:
-    """A size as people read it that is no less: who asks for just that much has to get by."""
+    """A size as people read it, rounded up: a budget of that size is enough."""
     unit = min(len(_UNITS) - 1, (max(nbytes, 1).bit_length() - 1) // 10)
     if not unit:
         return format_bytes(nbytes)

@@ -1,4 +1,4 @@
-"""SortedRuns, the one index: a few sorted runs of rows, merged like an LSM tree.
+"""SortedRuns, the index of rows by one key: a few sorted runs, compacted like an LSM tree.
 
 A run is a batch of rows in code order: the codes and arrival ticks as numpy arrays, and the rows
 themselves in Arrow. A probe is a binary search of sorted codes in each run, for equality and for a

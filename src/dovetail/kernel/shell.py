@@ -115,7 +115,7 @@ class Shell(ABC):
     def _reclaim(self, wanted: int) -> Reclaiming:
         """Give up some memory; False if there is none to give up.
 
-        `wanted`: the bytes that somebody waits for; 0 if something held has become larger.
+        `wanted`: the bytes of a waiting reservation; 0 if something held has become larger.
         """
 
     def _put_down(self) -> None:  # noqa: B027  not every algorithm holds any

@@ -1,9 +1,9 @@
 """Slices of batches, of bounded size, cut by the actual bytes of each row.
 
-Rows of one batch may be of any widths: a mean says nothing of the widest. So whoever may hold only
-so many bytes cuts by the rows' own sizes, which follow from the offsets of their columns, and a
-slice has *at most so many bytes, or one row*. Where rows are all about as wide as each other, a
-mean does, and costs nothing (`unevenness`).
+Rows of one batch may be of any widths: a mean says nothing of the widest. So batches are cut by the
+rows' own sizes, which follow from the offsets of their columns, and a slice has *at most so many
+bytes, or one row*. Where rows are all about as wide as each other, their mean is used, which costs
+nothing (`unevenness`).
 
 The one row. Working memory is divided for rows of which many fit; a row wider than such a part
 takes more than its part wherever it goes (its copy on arrival, a block that is read, a result).
@@ -11,9 +11,9 @@ takes more than its part wherever it goes (its copy on arrival, a block that is 
 many copies as an operator makes. A row for which that cannot be had is refused, before anything of
 its batch is taken in, with the least budget that would do.
 
-What is pushed is counted as well, but not without limit (`counted_input`): whoever pushes a batch
-has it in memory already, and to give up all rows for a large one would not make it smaller. On
-Spark, `spark.sql.execution.arrow.maxBytesPerBatch` bounds it.
+An input batch is counted as well, but not without limit (`counted_input`): the caller of `push` has
+it in memory already, and flushing all rows for a large batch would not make it smaller. On Spark,
+`spark.sql.execution.arrow.maxBytesPerBatch` bounds it.
 """
 
 import math

@@ -4,8 +4,8 @@ The same store holds a stream's own window, whose numbers are dense, and the cop
 whose numbers have gaps and come in any order. Rows leave lowest number first, so one number tells
 which are left; they are given up for good once they are half of all.
 
-A key's index is a few sorted runs of (code, slot), merged like an LSM tree. A slot is a row's place
-in the store, until rows are given up.
+A key's index is a few sorted runs of (code, slot), compacted like an LSM tree; docs/decisions/021
+says why it is not `SortedRuns`. A slot is a row's place in the store, until rows are given up.
 """
 
 from collections.abc import Iterable, Mapping

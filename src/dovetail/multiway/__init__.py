@@ -30,13 +30,13 @@ __all__ = [
     "MultiWayJoin",
     "MultiWaySpec",
     "PaperMiner",
-    "choose",
+    "checked_algorithm",
     "make",
     "multiway_spec",
 ]
 
 
-def choose(algorithm: str) -> str:
+def checked_algorithm(algorithm: str) -> str:
     """The algorithm that a name stands for, `auto` resolved."""
     if algorithm == "auto":
         return Miner.name

@@ -35,8 +35,8 @@ from dovetail.multiway import state
 from dovetail.multiway.blockjoins import BlockJoins, MinerOptions
 from dovetail.multiway.cells import Cell, newest_ticks
 from dovetail.multiway.combining import Combinations, Combiner, PairCounter, bytes_each
-from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, Holding, block_room
-from dovetail.multiway.output import Emitter
+from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, MemoryAndDisk, block_room
+from dovetail.multiway.output import CombinationEmitter
 from dovetail.multiway.payload import Chunk, Payload
 from dovetail.multiway.probing import ProbeOrder
 from dovetail.multiway.rows import Arriving, JoinRows
@@ -45,7 +45,7 @@ from dovetail.multiway.spec import MultiWaySpec
 _MOST_COMBINATIONS = 1 << 16
 
 
-class MultiWayJoin(Holding):
+class MultiWayJoin(MemoryAndDisk):
     """The arriving phase, the work on disk, and snapshots."""
 
     name: ClassVar[str]
@@ -63,7 +63,7 @@ class MultiWayJoin(Holding):
             self._slice_bytes = min(self._slice_bytes, self.block_bytes)
         limit = min(self.working_bytes // 2 // bytes_each(len(spec)), _MOST_COMBINATIONS)
         self._combiner = Combiner(spec, max(16, limit))
-        self._emitter = Emitter(spec.output, self.working_bytes // 8)
+        self._emitter = CombinationEmitter(spec.output, self.working_bytes // 8)
         self.order = ProbeOrder(spec)
         wide = self.wide  # not the join itself: a cycle would keep its memory
         room = Room(context.budget, least=lambda: block_room(context.budget, wide))
@@ -97,7 +97,7 @@ class MultiWayJoin(Holding):
         return state.snapshot(self)
 
     def count_only(self) -> None:
-        """See `Emitter.count_only`."""
+        """See `CombinationEmitter.count_only`."""
         self._emitter.count_only()
 
     def check(self) -> None:

@@ -31,7 +31,7 @@ from dovetail.kernel.room import Lender, Room
 from dovetail.multiway.cells import Box, Cell
 from dovetail.multiway.combining import Combinations, Combiner
 from dovetail.multiway.odometer import Level, Odometer, join_sequences
-from dovetail.multiway.output import Emitter
+from dovetail.multiway.output import CombinationEmitter
 from dovetail.multiway.relation_blocks import RelationBlocks
 from dovetail.multiway.rows import Encoder, JoinRows, Part
 from dovetail.multiway.spec import MultiWaySpec, Reach
@@ -71,7 +71,7 @@ class BlockJoins:
 
     def __init__(
         self, context: Context, spec: MultiWaySpec, encoders: Sequence[Encoder],
-        joining: tuple[Combiner, Emitter], room: Room, options: MinerOptions,
+        joining: tuple[Combiner, CombinationEmitter], room: Room, options: MinerOptions,
     ) -> None:  # fmt: skip
         self._ctx = context
         self._spec = spec

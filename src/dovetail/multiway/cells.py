@@ -17,8 +17,8 @@ each relation i (`JoinedOuter` and `JoinedInner` of section 4.2). It grows as in
 relation that has new blocks plays the outer role, and these meet the first `joined` blocks of all
 others; then another relation plays it. What of the rectangle is still to be joined is a list of
 boxes (`Box`), most often one: the odometer (`odometer`) works one off, and where it was left, what
-remains is a few boxes again. So nothing else has to be kept, however it was left, and whoever goes
-on may have more or less memory.
+remains is a few boxes again. So nothing else has to be kept, however it was left, and the work may
+go on with more or less memory.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.catalogue import Pages
 from dovetail.multiway.relation_blocks import NO_TICK, RANGE_BYTES, RelationBlocks
-from dovetail.multiway.rows import Table
+from dovetail.multiway.rows import RelationRows
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Cell:
         others = [i for i in range(len(self.relations)) if i != relation]
         last = {i: max(newest[i], self.relations[i].last_ats) for i in others}
         if any(tick == NO_TICK for tick in last.values()):
-            return False  # nobody came who could complete a combination
+            return False  # no row came that could complete a combination
         last[relation] = newest[relation]
         for gone in others:
             departed = self.relations[gone].first_departure
@@ -167,7 +167,7 @@ class Cell:
             blocks.check()
 
 
-def newest_ticks(tables: Sequence[Table], marked: Sequence[NDArray[np.bool_]]) -> list[int]:
+def newest_ticks(tables: Sequence[RelationRows], marked: Sequence[NDArray[np.bool_]]) -> list[int]:
     """The last ATS of those rows in memory of each relation that are marked."""
     newest = (table.ats.newest(some) for table, some in zip(tables, marked, strict=True))
     return [NO_TICK if tick is None else tick for tick in newest]

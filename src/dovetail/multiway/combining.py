@@ -5,7 +5,7 @@ already in to one that is not. A set of partial combinations is held as an array
 relation that is in. Walking an edge looks the codes of all of them up at once in the index of the
 relation that comes in, and cuts what is found into pieces of at most `limit` combinations, each of
 which goes on alone. So there is never more than one piece for each relation, however many results
-there are; and combinations that find nobody go no further (early stop, section 4.1).
+there are; and combinations that find no row go no further (early stop, section 4.1).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -19,7 +19,7 @@ from dovetail.kernel.slices import WideRows, cuts
 from dovetail.multiway.blockjoins import MinerOptions
 from dovetail.multiway.cells import Cell
 from dovetail.multiway.keyindex import Slots
-from dovetail.multiway.rows import Encoder, Table
+from dovetail.multiway.rows import Encoder, RelationRows
 from dovetail.multiway.spec import MultiWaySpec
 
 WORKING_SHARE = 1 / 8  #: set aside at the start
@@ -38,7 +38,7 @@ def _room_for_blocks(partition_bytes: int, widest: Sequence[int]) -> int:
     return max(int(partition_bytes * BLOCK_SHARE), sum(widest))
 
 
-class Holding(SpillingShell):
+class MemoryAndDisk(SpillingShell):
     """Tables in memory, cells on disk, and the budget."""
 
     split: ClassVar[MemorySplit] = MemorySplit(
@@ -66,7 +66,7 @@ class Holding(SpillingShell):
         self._group_bytes = self.working_bytes // 2
         self._encoders = [Encoder(spec, number) for number in range(len(spec))]
         merge_bytes = (1 << 62) if total is None else self._group_bytes
-        self.tables = [Table(encoder, merge_bytes) for encoder in self._encoders]
+        self.tables = [RelationRows(encoder, merge_bytes) for encoder in self._encoders]
         attributes = [len(encoder) for encoder in self._encoders]
         cells = self._cell_count(snapshot)
         fan_out = (

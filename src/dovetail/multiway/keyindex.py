@@ -1,8 +1,9 @@
 """The index of one join attribute of one relation: sorted codes, each with the slot of its row.
 
-A few sorted runs, merged like those of `kernel.runs`, but of codes and slots only: a relation has
-an index for each of its attributes and its rows lie in one place. Slots are positions in the
-relation's own arrays; when rows leave, the slots of those behind them move up (`remove`).
+A few sorted runs, compacted like those of `kernel.runs`, but of codes and slots only: a relation
+has an index for each of its attributes and its rows lie in one place (docs/decisions/021). Slots
+are positions in the relation's own arrays; when rows leave, the slots of those behind them move up
+(`remove`).
 
 A merge takes memory for a moment, so it only happens while its result has at most `merge_rows`.
 """

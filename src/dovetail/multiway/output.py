@@ -12,7 +12,7 @@ from dovetail.multiway.rows import JoinRows
 _MOST_ROWS = 1 << 17  # in one output batch
 
 
-class Emitter:
+class CombinationEmitter:
     """Gathers rows, and puts small pieces together into batches of about `batch_bytes`."""
 
     def __init__(self, schema: pa.Schema, batch_bytes: int) -> None:
@@ -26,8 +26,7 @@ class Emitter:
     def count_only(self) -> None:
         """From now on, emit as many rows as there are results, but of one column of nulls.
 
-        For whoever wants to know only how many there are: putting them together is what takes
-        most of the time where there are many.
+        For counting results: with many results, gathering their columns takes most of the time.
         """
         self._counts_only = True
 

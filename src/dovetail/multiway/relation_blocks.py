@@ -1,8 +1,8 @@
 """The blocks of one relation in one cell: a list for each join attribute, paged out as they grow.
 
 The entries of one block in the lists differ in their range of codes only, which is that of the
-list's attribute: its zone map. So whoever walks an edge needs the list of one attribute. What is
-asked of all blocks together is kept as numbers.
+list's attribute: its zone map. So walking an edge takes the list of one attribute. Sums over all
+blocks are kept as numbers.
 
 Rows that Cleanup writes may stay in memory as copies. Their blocks have no departure yet, and
 entries never change once they are paged out; so `departures` says when the copies of ranges of
@@ -70,12 +70,12 @@ class RelationBlocks:
         return self.departures[place - 1][2]
 
     def drop_copies(self, tick: int) -> None:
-        """The copies that are in memory leave it."""
+        """Note that the copies in memory leave it at a tick."""
         for departure in self.departures:
             departure[2] = min(departure[2], tick)
 
     def forget_departures(self) -> None:
-        """All combinations of the rows that have come so far are settled.
+        """Forget departures, once all combinations of the rows that have come are settled.
 
         Any that is still to come has a row that is newer than these departures, and whether it came
         after the last of them or after any other makes no difference. So the last one does for all.

@@ -1,10 +1,10 @@
 """Rows of one relation that can be joined: in memory, or in blocks that were read back.
 
 `JoinRows` addresses them by slot and has, for each, the code of every join attribute; an index for
-each attribute; and the rows themselves (`payload`). `Table` is what a relation has in memory, with
-the tick of its arrival (`ticks`) and a join bit for each row, and a mark on those that are on disk
-as well. `Arriving` is what is about to join them. `Part` is rows of blocks, each with the ticks of
-its arrival and of its departure.
+each attribute; and the rows themselves (`payload`). `RelationRows` are the rows of a relation in
+memory, with the tick of arrival (`ticks`) and a join bit for each, and a mark on those that are on
+disk as well. `Arriving` are rows about to join them. `Part` is rows of blocks, each with its ticks
+of arrival and departure.
 
 What a row in memory takes up besides itself, in bytes: for each join attribute its code (8), by
 which statistics are kept and further relations probed, and its entry in the index, a code (8) and a
@@ -149,7 +149,7 @@ class Part(JoinRows):
         return Part(codes, self.ats.take(slots), self.dts.take(slots), rows)
 
 
-class Table(JoinRows):
+class RelationRows(JoinRows):
     """The rows of one relation in memory, with an index for each attribute."""
 
     def __init__(self, encoder: Encoder, merge_bytes: int) -> None:
@@ -174,7 +174,7 @@ class Table(JoinRows):
     def insert(
         self, codes: list[Codes], ats: Ticks, rows: pa.RecordBatch | None, bits: NDArray[np.bool_]
     ) -> None:
-        """Add rows that own their buffers; without rows, whoever calls adds these."""
+        """Add rows that own their buffers; if `rows` is None, the caller adds these."""
         first = len(self)
         for attribute, some in enumerate(codes):
             self.index(attribute).insert(some, first)

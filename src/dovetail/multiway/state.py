@@ -1,9 +1,9 @@
 """Snapshots of a multi-way join: small facts, the blocks on disk, and blocks of what is in memory.
 
-A batch in memory is written once, and from then on only which of its rows are still there. Rows
-that are in memory as copies (what Cleanup has written) are on disk anyway: a snapshot says that
-they left memory with it, and whoever goes on from there does without them. Join bits are not kept:
-rows have to earn them anew.
+A batch in memory is written once; later snapshots only say which of its rows are still there. Rows
+that are in memory as copies (written by Cleanup) are on disk anyway: a snapshot says that they left
+memory with it, and an operator restored from it does without them. Join bits are not kept: rows
+have to earn them anew.
 """
 
 import base64

@@ -33,7 +33,7 @@ def make(
     return ALGORITHMS[algorithm](spec, context, table, snapshot)
 
 
-def choose(algorithm: str) -> str:
+def checked_algorithm(algorithm: str) -> str:
     """The name of a known algorithm; `auto` is Seek, unless the cost models say otherwise."""
     if algorithm == "auto":
         return Seek.name
@@ -53,6 +53,6 @@ __all__ = [
     "SemiStreamSpec",
     "StagedTable",
     "TableWriter",
-    "choose",
+    "checked_algorithm",
     "make",
 ]

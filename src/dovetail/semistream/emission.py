@@ -56,7 +56,7 @@ class Emission(ABC):
     def _settle(
         self, rows: pa.RecordBatch, chosen: Rows, low: Rows, high: Rows, source: Source
     ) -> Iterator[pa.RecordBatch]:
-        """All that there is to emit for the rows `chosen`, whose candidates are all known.
+        """Emit all results of the rows `chosen`, whose candidates are all known.
 
         In the order of `chosen`: a row's results come together.
         """

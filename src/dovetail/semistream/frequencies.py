@@ -179,7 +179,7 @@ def _size(path: Path) -> int | None:
 
 
 def _read(path: Path, nbytes: int) -> Counts | None:
-    """So many bytes of numbers; None unless just these were written."""
+    """Read numbers from a file; None unless it is whole and its checksum is right."""
     try:
         with path.open("rb") as file:
             checksum = file.read(_CHECKSUM_BYTES)
@@ -191,7 +191,7 @@ def _read(path: Path, nbytes: int) -> Counts | None:
 
 
 def _write(path: Path, *numbers: Counts) -> None:
-    """Another process sees all of it or nothing. Without it the next one learns for itself."""
+    """Write numbers to a file, whole or not at all; failures are ignored, as it is only a cache."""
     made = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         try:

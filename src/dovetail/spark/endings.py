@@ -1,20 +1,20 @@
 """Ends of inputs, told by silence, and the time slices of deferred work.
 
-A stream never says that it ends, so silence has to tell.
+A stream never says that it ends, so an input counts as ended after a silence.
 
-All of them. After some steps without any row, which by then are long (`ends_all`). A query that
-runs with `availableNow` has all of its rows in sight, and one step without rows is enough.
+All inputs end after some steps without any row, which by then are long (`ends_all`). For an
+`availableNow` query all rows are in sight, so one step without rows is enough.
 
-One of them, while others go on: DINER keeps its memory for an input that has ended, and flushes the
+One input ends while others go on: DINER then keeps its memory for the ended input and flushes the
 others (footnote 1 of its paper). An input has fallen silent if it brought no row in `SILENT_STEPS`
-steps with rows of the others, which were an eighth of all rows up to then: however often that turns
-out wrong, it has cost no more than a few times what it cost to take the rows in.
+steps with rows of the others, and these were an eighth of all rows up to then. However often that
+is wrong, it costs no more than a few times the cost of taking the rows in.
 
-An input that counts as ended is re-opened by its next row, so being wrong costs time, not results.
+An input that counts as ended is re-opened by its next row, so a mistake costs time, not results.
 
 Slices. Deferred work is done in slices of time, which double with every silent step. Rows that come
-meanwhile wait until the micro-batch is over, so what it takes to hand the results over counts, too:
-work ends when that would use up the slice.
+meanwhile wait until the micro-batch is over, so the time for handing the results to Spark counts,
+too: work ends when the handoff would use up the rest of the slice.
 """
 
 from collections.abc import Mapping, Sequence

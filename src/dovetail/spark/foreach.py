@@ -3,8 +3,8 @@
 Spark runs a step only where its output is read, and counts a micro-batch as done when the function
 returns. A function that skips a batch, or looks at its first rows, would thus lose the rows of the
 partitions that it did not read. So after the function has returned, partitions that have not
-committed the batch are run: the batch is read once more, by nobody, and those that have committed
-emit their outbox again.
+committed the batch are run: the batch is read once more and thrown away, and partitions that have
+committed it emit their outbox again.
 
 Spark has no hook for this, so PySpark's own method is wrapped, once a process; queries without a
 join are left as they are. docs/decisions/017-foreach-batch.md has what else was tried.

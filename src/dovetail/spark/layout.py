@@ -1,4 +1,4 @@
-"""All inputs in one row format.
+"""The union layout: all inputs in one row format.
 
 Spark ships the inputs and the clock through one shuffle, so their rows need one schema: a tag,
 then *slots*. Columns of the same type share a slot, so that a row carries few nulls for the others'

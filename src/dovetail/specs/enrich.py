@@ -11,7 +11,7 @@ import pyarrow as pa
 from dovetail.errors import ArgumentError
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.keytypes import compared_types
-from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, choose
+from dovetail.semistream import HOWS, KEYS_SCHEMA, SemiStreamSpec, checked_algorithm
 from dovetail.semistream.base import MIN_BUDGET_BYTES
 from dovetail.semistream.overload import Pace, Shedding
 from dovetail.semistream.shedding import SHEDDERS
@@ -115,7 +115,7 @@ def enrich_spec(
     partitions = checked_partitions(options.partitions, default_partitions)
     latency = _seconds(options.latency, "latency")
     return EnrichSpec(
-        algorithm=choose(options.algorithm),
+        algorithm=checked_algorithm(options.algorithm),
         memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES, default_memory),
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),

@@ -24,7 +24,7 @@ from dovetail.specs.arguments import (
     state_path,
 )
 from dovetail.specs.job import JobSpec, describe
-from dovetail.twoway import TwoWaySpec, choose
+from dovetail.twoway import TwoWaySpec, checked_algorithm
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
 Within = int | float | Decimal | dt.timedelta | str | None
@@ -99,7 +99,7 @@ def join_spec(
     left_keys, right_keys = key_names(left, right, options.on)
     check_clashes(left, right, left_keys, right_keys)
     within = _within(options.within, compared_types(left, right, left_keys, right_keys))
-    algorithm = choose(options.algorithm, within)
+    algorithm = checked_algorithm(options.algorithm, within)
     partitions = checked_partitions(options.partitions, default_partitions)
     twoway = TwoWaySpec(left, right, left_keys, right_keys, within)
     check_output(twoway.layout.schema)

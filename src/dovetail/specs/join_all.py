@@ -16,7 +16,7 @@ from dovetail.costs.cellloads import HashSample, choose_by_sample
 from dovetail.costs.shares import Grid, choose_grid, dimensions_of
 from dovetail.costs.widths import row_width
 from dovetail.errors import ArgumentError, UnknownColumnError
-from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, choose, multiway_spec
+from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, checked_algorithm, multiway_spec
 from dovetail.multiway.spec import LEAST_INPUTS
 from dovetail.specs.arguments import (
     check_distance,
@@ -128,7 +128,7 @@ def join_all_spec(
     conditions = list(_conditions(inputs, options))
     multiway = multiway_spec(inputs, conditions)
     _check_distances(inputs, conditions)
-    algorithm = choose(options.algorithm)
+    algorithm = checked_algorithm(options.algorithm)
     most = checked_partitions(options.partitions, known.partitions)
     rows = _sizes(multiway.names, options.sizes) or known.rows or [1.0] * len(multiway)
     grid = _grid(multiway, rows, most, known)

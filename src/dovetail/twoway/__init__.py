@@ -34,12 +34,12 @@ __all__ = [
     "TwoWayJoin",
     "TwoWaySpec",
     "XJoin",
-    "choose",
+    "checked_algorithm",
     "make",
 ]
 
 
-def choose(algorithm: str, within: object) -> str:
+def checked_algorithm(algorithm: str, within: object) -> str:
     """The algorithm that a name stands for, `auto` resolved; refuses what it cannot do."""
     if algorithm == "auto":
         return "diner"

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.costs.cleanup import CleanupFactors, CleanupMachine, cleanup_factors, cleanup_seconds
 from dovetail.costs.expected import Expected, expected_lines
-from dovetail.costs.replay import Outlook, Setting, foresee
+from dovetail.costs.replay import Forecast, Setting, foresee
 from dovetail.costs.storage import Storage
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
@@ -102,15 +102,15 @@ def test_foresee_when_compared_with_the_whole_join_then_is_close(
     keys = drawn(kind)
     setting = replace(SETTING, algorithm=algorithm, within=within)
     truth = run_all(keys, setting, tmp_path)
-    outlook = foresee(setting, draw_sample(keys, 8_000, within))
-    assert outlook is not None
-    said = f"{kind} {algorithm}: {truth}, {outlook}"
-    assert outlook.online_share == pytest.approx(truth.share, abs=tolerance), said
-    assert outlook.results == pytest.approx(truth.online + truth.later, rel=0.15), said
-    assert sum(outlook.kept_rows) == pytest.approx(truth.kept, rel=0.3), said
-    assert outlook.spilled_bytes == pytest.approx(truth.spilled_bytes, rel=0.2), said
-    assert truth.read_bytes / 2 < outlook.read_bytes < truth.read_bytes * 2, said
-    assert len(outlook.shares) == 3
+    forecast = foresee(setting, draw_sample(keys, 8_000, within))
+    assert forecast is not None
+    said = f"{kind} {algorithm}: {truth}, {forecast}"
+    assert forecast.online_share == pytest.approx(truth.share, abs=tolerance), said
+    assert forecast.results == pytest.approx(truth.online + truth.later, rel=0.15), said
+    assert sum(forecast.kept_rows) == pytest.approx(truth.kept, rel=0.3), said
+    assert forecast.spilled_bytes == pytest.approx(truth.spilled_bytes, rel=0.2), said
+    assert truth.read_bytes / 2 < forecast.read_bytes < truth.read_bytes * 2, said
+    assert len(forecast.shares) == 3
     assert truth.spilled_bytes > 0
 
 
@@ -121,44 +121,44 @@ def test_foresee_when_micro_batches_bring_one_side_after_the_other_then_does_so_
     keys = drawn("near")
     setting = replace(SETTING, memory_bytes=400_000)
     truth = run_all(keys, setting, tmp_path, turn_rows)
-    outlook = foresee(setting, draw_sample(keys, 8_000, turn_rows=turn_rows))
-    assert outlook is not None
-    assert outlook.online_share == pytest.approx(truth.share, abs=0.07), f"{truth}, {outlook}"
-    assert outlook.mixed_share is not None
-    assert outlook.mixed_share > truth.share + 0.15, "evenly mixed, it would be another share"
-    text = "\n".join(expected_lines(Expected(outlook), ""))
+    forecast = foresee(setting, draw_sample(keys, 8_000, turn_rows=turn_rows))
+    assert forecast is not None
+    assert forecast.online_share == pytest.approx(truth.share, abs=0.07), f"{truth}, {forecast}"
+    assert forecast.mixed_share is not None
+    assert forecast.mixed_share > truth.share + 0.15, "evenly mixed, it would be another share"
+    text = "\n".join(expected_lines(Expected(forecast), ""))
     assert "each micro-batch to bring its files of left and then those of right" in text
-    assert f"to {outlook.mixed_share:.1%} with it" in text
+    assert f"to {forecast.mixed_share:.1%} with it" in text
 
 
 def test_foresee_when_all_rows_are_sampled_then_counts_every_pair() -> None:
     keys = drawn("uniform")
     small = (keys[0][:5_000] // 8, keys[1][:4_000] // 8)
-    outlook = foresee(replace(SETTING, memory_bytes=100_000), draw_sample(small, 5_000))
-    assert outlook is not None
+    forecast = foresee(replace(SETTING, memory_bytes=100_000), draw_sample(small, 5_000))
+    assert forecast is not None
     counts = [np.bincount(side, minlength=ROWS) for side in small]
-    assert round(outlook.results) == int(counts[0] @ counts[1])
-    assert outlook.sampled_rows == outlook.input_rows == (5_000, 4_000)
-    assert 0 < outlook.online_share < 1
+    assert round(forecast.results) == int(counts[0] @ counts[1])
+    assert forecast.sampled_rows == forecast.input_rows == (5_000, 4_000)
+    assert 0 < forecast.online_share < 1
 
 
 @pytest.mark.parametrize("memory", [None, 100_000_000])
 def test_foresee_when_all_fits_in_memory_then_all_is_online(memory: int | None) -> None:
-    outlook = foresee(replace(SETTING, memory_bytes=memory), draw_sample(drawn("uniform"), 4_000))
-    assert outlook is not None
-    assert outlook.online_share == 1
-    assert outlook.kept_rows == pytest.approx((ROWS, ROWS), rel=0.1)
-    (*_, said) = expected_lines(Expected(outlook), "")
+    forecast = foresee(replace(SETTING, memory_bytes=memory), draw_sample(drawn("uniform"), 4_000))
+    assert forecast is not None
+    assert forecast.online_share == 1
+    assert forecast.kept_rows == pytest.approx((ROWS, ROWS), rel=0.1)
+    (*_, said) = expected_lines(Expected(forecast), "")
     assert said == "nothing is spilled, and Cleanup has nothing to do"
 
 
 def test_foresee_when_the_join_cannot_spill_then_says_when_it_stops() -> None:
     setting = replace(SETTING, algorithm="shj")
-    outlook = foresee(setting, draw_sample(drawn("uniform"), 8_000))
-    assert outlook is not None
+    forecast = foresee(setting, draw_sample(drawn("uniform"), 8_000))
+    assert forecast is not None
     room = 1_200_000 * 5 / 8 / (40 + 20)
-    assert outlook.stopped == pytest.approx(room / (2 * ROWS), abs=0.05)
-    assert "STOP" in expected_lines(Expected(outlook), "")[-1]
+    assert forecast.stopped == pytest.approx(room / (2 * ROWS), abs=0.05)
+    assert "STOP" in expected_lines(Expected(forecast), "")[-1]
 
 
 def test_foresee_when_memory_would_hold_next_to_no_sampled_row_then_says_nothing() -> None:
@@ -168,7 +168,7 @@ def test_foresee_when_memory_would_hold_next_to_no_sampled_row_then_says_nothing
     assert foresee(SETTING, draw_sample((none, drawn("uniform")[1]), 1_000)) is None
 
 
-OUTLOOK = Outlook(
+FORECAST = Forecast(
     input_rows=(1_000_000, 500_000),
     sampled_rows=(20_000, 10_000),
     fraction=0.02,
@@ -189,7 +189,7 @@ MACHINE = CleanupMachine(CleanupFactors(1e-6, 4e-6), Storage("disk", 0.001, 1e8)
 
 def test_cleanup_seconds_when_factors_are_known_then_adds_work_and_reading() -> None:
     # 2 s for rows and 3 s for results, by two workers; 1 s of seeks and 1 s of reading
-    assert cleanup_seconds(OUTLOOK, MACHINE) == pytest.approx(2.5 + 2)
+    assert cleanup_seconds(FORECAST, MACHINE) == pytest.approx(2.5 + 2)
 
 
 def test_cleanup_factors_when_measured_then_are_of_a_working_machine() -> None:
@@ -200,7 +200,7 @@ def test_cleanup_factors_when_measured_then_are_of_a_working_machine() -> None:
 
 
 def test_expected_when_there_is_an_outlook_then_says_what_and_from_what() -> None:
-    text = "\n".join(expected_lines(Expected(OUTLOOK, MACHINE), ""))
+    text = "\n".join(expected_lines(Expected(FORECAST, MACHINE), ""))
     for said in (
         "20,000 of 1,000,000 rows of left and 10,000 of 500,000 rows of right",
         "2 % of the memory",
@@ -214,6 +214,6 @@ def test_expected_when_there_is_an_outlook_then_says_what_and_from_what() -> Non
     ):
         assert said in text
     assert "ROUGH" not in text
-    rough = expected_lines(Expected(replace(OUTLOOK, sampled_kept=40), MACHINE), "")
+    rough = expected_lines(Expected(replace(FORECAST, sampled_kept=40), MACHINE), "")
     assert any(line.startswith("ROUGH: these are 40 rows") for line in rough)
     assert expected_lines(None, "for a reason") == ["no estimate: for a reason"]

@@ -8,9 +8,9 @@ from dovetail.kernel.keys import Codes
 from dovetail.multiway import multiway_spec
 from dovetail.multiway.keyindex import KeyIndex
 from dovetail.multiway.miner.areas import LOWER, MIDDLE, MOST, UPPER, Areas
-from dovetail.multiway.miner.flushing import choose, move_bounds
+from dovetail.multiway.miner.flushing import move_bounds, slots_to_flush
 from dovetail.multiway.probing import ProbeOrder
-from dovetail.multiway.rows import Encoder, Table
+from dovetail.multiway.rows import Encoder, RelationRows
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
 SPEC = multiway_spec(
@@ -18,10 +18,10 @@ SPEC = multiway_spec(
 )
 
 
-def table_of(a: list[int], b: list[int], ats: list[int] | None = None) -> Table:
+def table_of(a: list[int], b: list[int], ats: list[int] | None = None) -> RelationRows:
     """The second relation, which has two join attributes."""
     encoder = Encoder(SPEC, 1)
-    table = Table(encoder, 1 << 20)
+    table = RelationRows(encoder, 1 << 20)
     rows = pa.record_batch([a, b, np.zeros(len(a), dtype=np.int64)], SCHEMA)
     codes, _ = encoder.encode(rows)
     ticks = np.array(ats or [0] * len(a))
@@ -35,7 +35,9 @@ def index_of(codes: Codes) -> KeyIndex:
     return index
 
 
-def areas_of(table: Table, bounds: list[tuple[int, int]], joins: list[list[int]]) -> list[Areas]:
+def areas_of(
+    table: RelationRows, bounds: list[tuple[int, int]], joins: list[list[int]]
+) -> list[Areas]:
     found = []
     for codes, (lower, upper), counted in zip(table.codes, bounds, joins, strict=True):
         known = Areas(lower, upper, joins=counted)
@@ -51,7 +53,7 @@ def rng() -> np.random.Generator:
 def test_choose_when_the_worst_area_is_of_the_second_attribute_then_takes_its_outermost() -> None:
     table = table_of(list(range(10)), [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])
     areas = areas_of(table, [(2, 7), (2, 7)], [[9, 9, 9], [9, 9, 1]])
-    slots, taken = choose(table, areas, 2, rng(), tie_breaks=False)
+    slots, taken = slots_to_flush(table, areas, 2, rng(), tie_breaks=False)
     assert taken == [(1, UPPER)]
     assert table.codes[1].take(slots).tolist() == [8, 9], "in the order of the attribute"
     assert slots.tolist() == [1, 0]
@@ -61,7 +63,7 @@ def test_flush_when_rows_leave_then_the_areas_of_the_other_attribute_lose_them_t
     table = table_of(list(range(10)), [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])
     areas = areas_of(table, [(2, 7), (2, 7)], [[9, 9, 9], [9, 9, 1]])
     assert areas[0].rows == [3, 4, 3]
-    slots, taken = choose(table, areas, 2, rng(), tie_breaks=False)
+    slots, taken = slots_to_flush(table, areas, 2, rng(), tie_breaks=False)
     table.remove(slots)
     move_bounds(table, areas, taken, 2)
     assert areas[0].rows == [1, 4, 3], "codes 0 and 1 have gone from its lower area"
@@ -72,7 +74,7 @@ def test_flush_when_rows_leave_then_the_areas_of_the_other_attribute_lose_them_t
 def test_choose_when_an_area_cannot_fill_the_block_then_the_next_worst_follows() -> None:
     table = table_of(list(range(10)), [5] * 10)
     areas = areas_of(table, [(1, 8), (4, 6)], [[0, 9, 1], [0, 50, 0]])
-    slots, taken = choose(table, areas, 3, rng(), tie_breaks=False)
+    slots, taken = slots_to_flush(table, areas, 3, rng(), tie_breaks=False)
     assert taken == [(0, LOWER), (0, UPPER)]
     assert sorted(table.codes[0].take(slots).tolist()) == [0, 1, 9]
 
@@ -81,10 +83,12 @@ def test_choose_when_benefits_are_the_same_then_upper_goes_first_or_ties_are_bro
     values = [3, 4, 5, 6, 0, 1, 2, 7, 8, 9]
     table = table_of(values, values, [1, 1, 1, 1, 5, 5, 5, 9, 9, 9])
     areas = areas_of(table, [(2, 7), (2, 7)], [[0, 0, 0], [3, 4, 3]])
-    assert choose(table, areas, 2, rng(), tie_breaks=False)[1] == [(0, UPPER)]
-    assert choose(table, areas, 2, rng(), tie_breaks=True)[1] == [(0, MIDDLE)], "the oldest"
+    assert slots_to_flush(table, areas, 2, rng(), tie_breaks=False)[1] == [(0, UPPER)]
+    assert slots_to_flush(table, areas, 2, rng(), tie_breaks=True)[1] == [(0, MIDDLE)], "the oldest"
     areas[0].partial = [1, 9, 2]
-    assert choose(table, areas, 2, rng(), tie_breaks=True)[1] == [(0, LOWER)], "fewest matches"
+    assert slots_to_flush(table, areas, 2, rng(), tie_breaks=True)[1] == [(0, LOWER)], (
+        "fewest matches"
+    )
 
 
 def test_choose_when_bounds_are_not_set_then_takes_from_all_and_sets_both_of_all() -> None:
@@ -92,7 +96,7 @@ def test_choose_when_bounds_are_not_set_then_takes_from_all_and_sets_both_of_all
     areas = [Areas(), Areas()]
     for known, codes in zip(areas, table.codes, strict=True):
         known.arrived(codes)
-    slots, taken = choose(table, areas, 4, rng(), tie_breaks=False)
+    slots, taken = slots_to_flush(table, areas, 4, rng(), tie_breaks=False)
     assert taken == [(0, MIDDLE)]
     assert len(slots) == 4
     table.remove(slots)
@@ -107,7 +111,7 @@ def test_hand_when_bits_are_set_then_passes_them_once_and_clears_them() -> None:
     areas = areas_of(table, [(-1, 10), (4, 6)], [[0, 0, 0], [0, 50, 0]])
     areas[0].hand = 3
     table.bits[[3, 4, 6]] = True
-    slots, _ = choose(table, areas, 2, rng(), tie_breaks=False)
+    slots, _ = slots_to_flush(table, areas, 2, rng(), tie_breaks=False)
     assert slots.tolist() == [5, 7]
     assert table.bits.tolist() == [False] * 10
     assert areas[0].hand == 7
@@ -118,7 +122,7 @@ def test_hand_when_all_bits_are_set_then_goes_round_and_takes_from_the_start() -
     areas = areas_of(table, [(-1, 10), (4, 6)], [[0, 0, 0], [0, 50, 0]])
     areas[0].hand = 4
     table.bits[:] = True
-    slots, _ = choose(table, areas, 3, rng(), tie_breaks=False)
+    slots, _ = slots_to_flush(table, areas, 3, rng(), tie_breaks=False)
     assert sorted(slots.tolist()) == [0, 4, 5]
 
 

@@ -13,7 +13,7 @@ from dovetail.errors import (
     KeyTypeError,
     UnknownColumnError,
 )
-from dovetail.multiway import Edge, MultiWaySpec, choose, multiway_spec
+from dovetail.multiway import Edge, MultiWaySpec, checked_algorithm, multiway_spec
 
 A = pa.schema(
     [("id", pa.int64()), ("k", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("us"))]
@@ -101,6 +101,6 @@ def test_spec_when_made_by_hand_then_is_checked_as_well() -> None:
 
 
 def test_choose_when_the_name_is_unknown_then_lists_those_there_are() -> None:
-    assert choose("auto") == "miner"
+    assert checked_algorithm("auto") == "miner"
     with pytest.raises(ArgumentError, match=r"'xjoin'.*auto, miner, miner-paper, mjoin"):
-        choose("xjoin")
+        checked_algorithm("xjoin")

@@ -7,7 +7,7 @@ import pytest
 from dovetail.multiway import multiway_spec
 from dovetail.multiway.keyindex import BYTES_PER_ROW, KeyIndex
 from dovetail.multiway.payload import Chunk, Payload
-from dovetail.multiway.rows import Encoder, Part, Table
+from dovetail.multiway.rows import Encoder, Part, RelationRows
 from dovetail.multiway.ticks import BYTES_PER_RUN, ArrivalTicks
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("text", pa.string())])
@@ -20,9 +20,9 @@ def rows(count: int, seed: int = 0) -> pa.RecordBatch:
     return pa.record_batch([rng.integers(0, 9, count), rng.integers(0, 9, count), texts], SCHEMA)
 
 
-def table_of(batches: list[pa.RecordBatch]) -> Table:
+def table_of(batches: list[pa.RecordBatch]) -> RelationRows:
     encoder = Encoder(SPEC, 1)
-    table = Table(encoder, merge_bytes=2_000)
+    table = RelationRows(encoder, merge_bytes=2_000)
     for tick, some in enumerate(batches):
         codes, _ = encoder.encode(some)
         bits = np.zeros(some.num_rows, dtype=np.bool_)

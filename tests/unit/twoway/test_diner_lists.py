@@ -11,7 +11,7 @@ from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, BlockStore
 from dovetail.kernel.catalogue import Entries, Pages
 from dovetail.kernel.keys import KeyCodec
 from dovetail.twoway.diner.costs import held_bytes, total_bytes
-from dovetail.twoway.diner.lists import Blocks, Upcoming
+from dovetail.twoway.diner.lists import BlockList, Upcoming
 from dovetail.twoway.diner.meeting import ZoneMaps, condensed
 
 
@@ -36,8 +36,8 @@ def flushed(rng: np.random.Generator, count: int) -> Entries:
     return entries
 
 
-def listed(pages: Pages, entries: Entries) -> Blocks:
-    blocks = Blocks(pages)
+def listed(pages: Pages, entries: Entries) -> BlockList:
+    blocks = BlockList(pages)
     for entry in entries:
         blocks.append(entry)
     blocks.check()
@@ -67,7 +67,7 @@ def test_dts_when_asked_by_number_then_is_the_block_s_or_never(pages: Pages) -> 
     blocks = listed(pages, entries)
     assert [blocks.dts_at(n) for n in range(40)] == entries["dts"].tolist()
     assert blocks.dts_at(40) == NEVER
-    assert Blocks(pages).dts_at(0) == NEVER
+    assert BlockList(pages).dts_at(0) == NEVER
 
 
 def test_estimate_when_blocks_are_few_then_is_exact_and_else_near(pages: Pages) -> None:

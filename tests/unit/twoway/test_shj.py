@@ -11,7 +11,7 @@ from dovetail.errors import ArgumentError, MemoryBudgetError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Snapshot, Status
-from dovetail.twoway import ALGORITHMS, SymmetricHashJoin, TwoWaySpec, choose, make
+from dovetail.twoway import ALGORITHMS, SymmetricHashJoin, TwoWaySpec, checked_algorithm, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from support.conformance import Relations
 from support.generators import Shape, join_spec, make_relations
@@ -164,18 +164,18 @@ def test_layout_when_keys_have_two_names_then_both_appear(tmp_path: Path) -> Non
 
 
 def test_choose_when_auto_then_is_diner_for_every_kind_of_join() -> None:
-    assert choose("auto", None) == choose("auto", 5) == "diner"
+    assert checked_algorithm("auto", None) == checked_algorithm("auto", 5) == "diner"
     assert ALGORITHMS["diner"].joins_bands
 
 
 def test_choose_when_name_is_unknown_then_lists_the_names() -> None:
     with pytest.raises(ArgumentError, match=r"'hash'.*auto, shj, xjoin"):
-        choose("hash", None)
+        checked_algorithm("hash", None)
 
 
 def test_choose_when_algorithm_cannot_do_bands_then_names_those_that_can() -> None:
     with pytest.raises(ArgumentError, match=r"'xjoin' cannot.*shj"):
-        choose("xjoin", 5)
+        checked_algorithm("xjoin", 5)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.kernel.blocks import BLOCK, LOGGED, BlockStore
 from dovetail.kernel.catalogue import Catalogue, Entries, Pages
-from dovetail.twoway.rivals.windows import Lane, Table, grouped, next_high
+from dovetail.twoway.rivals.windows import Lane, MergeSide, grouped, next_high
 
 Ranges = Iterable[tuple[int, int]]
 
@@ -31,7 +31,7 @@ def blocks_of(ranges: Ranges, length: int = 10) -> Entries:
     return entries
 
 
-def table_of(pages: Pages, *segments: Ranges) -> Table:
+def table_of(pages: Pages, *segments: Ranges) -> MergeSide:
     """Segments of such blocks; each is a group."""
     lanes = []
     for group, ranges in enumerate(segments):
@@ -39,10 +39,10 @@ def table_of(pages: Pages, *segments: Ranges) -> Table:
         for entry in blocks_of(ranges):
             known.append(entry)
         lanes.append(Lane(known, group))
-    return Table(lanes)
+    return MergeSide(lanes)
 
 
-def found_within(table: Table, low: int, high: int) -> list[tuple[int, int, int]]:
+def found_within(table: MergeSide, low: int, high: int) -> list[tuple[int, int, int]]:
     """The blocks within a range: their codes and group."""
     return sorted(
         (int(entry["code_min"]), int(entry["code_max"]), group)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import typer
 
 from dovetail.cli.site.file import read_query, read_site
-from dovetail.cli.site.plan import choose, deployment, print_plan
+from dovetail.cli.site.plan import choose_plan, deployment, print_plan
 from dovetail.cli.site.run import run_local, run_remote
 from dovetail.cli.site.views import complaint, left_out, refusals, status_tables
 from dovetail.cli.views import make_console
@@ -109,7 +109,7 @@ def _raise_open_files() -> None:
 def plan(query_file: QueryArgument) -> None:
     """Choose a plan for a query and say what it will send. Starts nothing."""
     file = read_query(query_file)
-    print_plan(make_console(), file, choose(file))
+    print_plan(make_console(), file, choose_plan(file))
 
 
 @app.command(
@@ -152,7 +152,7 @@ def run(
     """
     file = read_query(query_file)
     console = make_console()
-    chosen = choose(file)
+    chosen = choose_plan(file)
     print_plan(console, file, chosen)
     if local:
         run_local(console, file, chosen, intervals, out, state)

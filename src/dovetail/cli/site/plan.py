@@ -24,7 +24,7 @@ _PLANNERS = {
 _INTERVALS_AHEAD = 2  # a query that goes by the clock begins when all sites have heard of it
 
 
-def choose(file: QueryFile) -> AnyPlan:
+def choose_plan(file: QueryFile) -> AnyPlan:
     """The plan that the file asks for."""
     plan = file.plan.fixed or _chosen(file)
     check_plan(plan, file.ahead, file.plan.replan_every)

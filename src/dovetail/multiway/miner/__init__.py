@@ -1,1 +1,1 @@
-"""MINER: the operator, and its policy of flushing (`areas`, `gains`, `flushing`)."""
+"""MINER: the operator, and its policy of flushing (`areas`, `relation_yield`, `flushing`)."""

@@ -23,14 +23,19 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.miner.areas import LOWER, MIDDLE, TIES, UPPER, Areas, Densities
-from dovetail.multiway.rows import Table
+from dovetail.multiway.rows import RelationRows
 
 Mask = NDArray[np.bool_]
 _PIECE = 1 << 13  # rows whose codes are looked at together
 
 
-def choose(
-    table: Table, areas: Sequence[Areas], count: int, rng: np.random.Generator, *, tie_breaks: bool
+def slots_to_flush(
+    table: RelationRows,
+    areas: Sequence[Areas],
+    count: int,
+    rng: np.random.Generator,
+    *,
+    tie_breaks: bool,
 ) -> tuple[Slots, list[tuple[int, int]]]:
     """The slots of `count` rows to flush, and the attributes and areas that they are from.
 
@@ -57,7 +62,7 @@ def choose(
 
 
 def move_bounds(
-    table: Table,
+    table: RelationRows,
     areas: Sequence[Areas],
     taken: Sequence[tuple[int, int]],
     count: int,
@@ -76,7 +81,7 @@ def move_bounds(
         known.move(table.index(attribute), count, flushed)
 
 
-def _victims(areas: Sequence[Areas], table: Table | None) -> list[tuple[int, int]]:
+def _victims(areas: Sequence[Areas], table: RelationRows | None) -> list[tuple[int, int]]:
     """The areas that hold rows, with their attributes, the least benefit first.
 
     With a table, ties are resolved by the partial matches and the age of the rows.
@@ -100,7 +105,7 @@ def _victims(areas: Sequence[Areas], table: Table | None) -> list[tuple[int, int
     )
 
 
-def _mean_ticks(table: Table, area: NDArray[np.int8]) -> list[float]:
+def _mean_ticks(table: RelationRows, area: NDArray[np.int8]) -> list[float]:
     """The mean ATS of the rows in each area."""
     return [table.ats.mean(area == number) for number in (LOWER, MIDDLE, UPPER)]
 

@@ -19,8 +19,8 @@ other attributes lose what they held of them. The first flush of a relation take
 if they were middle, and sets the bounds of all its attributes.
 
 Beyond the paper (`fading`, see `areas` and `flushing`): statistics fade instead of being forgotten,
-partial matches break ties between areas, and they set join bits, too. And (`weighing`, see `gains`)
-the relation that rows are flushed from is the one that makes the least of them.
+partial matches break ties between areas, and they set join bits, too. And (`weighing`, see
+`relation_yield`) rows are flushed from the relation whose rows yield the least.
 
 Reactive phase and Cleanup. See `cells` for what has to be joined and why each combination comes
 once, `odometer` for the order, `blockjoins` for the work and for what goes beyond the paper.
@@ -42,10 +42,10 @@ from dovetail.multiway.blockjoins import MinerOptions
 from dovetail.multiway.combining import Combinations
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.miner.areas import Areas, Times
-from dovetail.multiway.miner.flushing import choose, move_bounds
-from dovetail.multiway.miner.gains import Gains
-from dovetail.multiway.miner.gains import victim as poorest
-from dovetail.multiway.rows import Arriving, JoinRows, Table
+from dovetail.multiway.miner.flushing import move_bounds, slots_to_flush
+from dovetail.multiway.miner.relation_yield import AttributeYield
+from dovetail.multiway.miner.relation_yield import victim as poorest
+from dovetail.multiway.rows import Arriving, JoinRows, RelationRows
 from dovetail.multiway.spec import Reach
 
 
@@ -57,7 +57,9 @@ class Miner(MultiWayJoin):
     def _build(self) -> None:
         self.areas = [[Areas() for _ in attributes] for attributes in self.spec.attributes]
         self._stale = [False] * len(self.spec)  # whose joins the next row sets to 0
-        self.gains = [[Gains() for _ in attributes] for attributes in self.spec.attributes]
+        self.yields = [
+            [AttributeYield() for _ in attributes] for attributes in self.spec.attributes
+        ]
         if self.options.fading:
             areas = self.areas  # not the join itself, which would be a cycle
 
@@ -71,7 +73,7 @@ class Miner(MultiWayJoin):
                     source = sources[relation]
                     some, times = _each_once(source, slots)
                     areas[relation][attribute].matched(source.codes[attribute].take(some), times)
-                    if isinstance(source, Table | Arriving):
+                    if isinstance(source, RelationRows | Arriving):
                         source.bits[some] = True
 
             self._on_pairs = count_partial
@@ -90,11 +92,11 @@ class Miner(MultiWayJoin):
             slots, times = _each_once(source, found[relation])
             for known, codes in zip(self.areas[relation], source.codes, strict=True):
                 known.joined(codes.take(slots), times)
-            if isinstance(source, Table | Arriving):
+            if isinstance(source, RelationRows | Arriving):
                 source.bits[slots] = True
-            if self.options.weighing and isinstance(source, Table):
-                for gains, codes in zip(self.gains[relation], source.codes, strict=True):
-                    gains.count(codes.take(slots), times)
+            if self.options.weighing and isinstance(source, RelationRows):
+                for yields, codes in zip(self.yields[relation], source.codes, strict=True):
+                    yields.count(codes.take(slots), times)
 
     def _inserted(self, side: int, codes: list[Codes]) -> None:
         for known, some in zip(self.areas[side], codes, strict=True):
@@ -117,7 +119,9 @@ class Miner(MultiWayJoin):
         # the next flush may come at once, and nothing else would tell the new areas apart
         first = self.options.fading and areas[0].lower is None
         matched = table.bits.copy() if first else None
-        slots, taken = choose(table, areas, count, self.ctx.rng, tie_breaks=self.options.fading)
+        slots, taken = slots_to_flush(
+            table, areas, count, self.ctx.rng, tie_breaks=self.options.fading
+        )
         self._stale[victim] = True
         known = [area.densities() for area in areas] if self.options.fading else None
         self._flush(self.cells[0], victim, slots, taken[0][0])
@@ -134,26 +138,28 @@ class Miner(MultiWayJoin):
     def _victim(self) -> int:
         """The relation that rows are flushed from."""
         if self.options.weighing:
-            return poorest([table.indexes for table in self.tables], self.gains)
+            return poorest([table.indexes for table in self.tables], self.yields)
         return max(range(len(self.spec)), key=lambda relation: len(self.tables[relation]))
 
     def _weigh(self, victim: int) -> None:
         """Rows of a relation have been flushed."""
-        for gains in chain(*self.gains):
-            gains.fade()
-        for gains, index in zip(self.gains[victim], self.tables[victim].indexes, strict=True):
-            gains.halve(index)
+        for yields in chain(*self.yields):
+            yields.fade()
+        for yields, index in zip(self.yields[victim], self.tables[victim].indexes, strict=True):
+            yields.halve(index)
 
     # -- state ------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, Any]:
         areas = [[known.facts() for known in areas] for areas in self.areas]
-        gains = [[known.facts() for known in gains] for gains in self.gains]
-        return {"areas": areas, "stale": list(self._stale), "gains": gains}
+        yields = [[known.facts() for known in yields] for yields in self.yields]
+        return {"areas": areas, "stale": list(self._stale), "gains": yields}
 
     def _restore_facts(self, facts: dict[str, Any]) -> None:
         self._stale = list(facts["stale"])
-        self.gains = [[Gains(known[0], known[1:]) for known in gains] for gains in facts["gains"]]
+        self.yields = [
+            [AttributeYield(known[0], known[1:]) for known in yields] for yields in facts["gains"]
+        ]
         for relation, areas in enumerate(facts["areas"]):
             self.areas[relation] = [Areas(**known) for known in areas]
             for known in self.areas[relation]:

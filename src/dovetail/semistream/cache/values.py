@@ -160,7 +160,7 @@ class Cache:
 
         What is kept of a part is copied, one part at a time. The copy is reserved if the budget has
         room for it. It has to be made in any case, since evicting is what makes room: then that one
-        copy is in nobody's count.
+        copy is not counted.
         """
         self._indexed = None
         for place, mask in enumerate(keep):

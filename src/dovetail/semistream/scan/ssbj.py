@@ -146,7 +146,7 @@ class Ssbj(AMeshJoin):
             yield from super()._take_in(run)
 
     def _slice_rows(self) -> int:
-        """So many rows that those of them that are not cached about fill the open packet."""
+        """The number of rows of which the misses about fill the open packet."""
         room = (self.w - self._open_rows) / max(self._miss_share, _LEAST_MISS_SHARE)
         return max(1, int(room))
 

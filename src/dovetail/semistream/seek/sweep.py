@@ -89,7 +89,7 @@ class Sweep:
         return up_to(heads, min(cut)), min(cut)
 
     def settle(self, counts: Sequence[int], position: int | None) -> None:
-        """So many rows of each run ahead are done, those with codes up to `position`.
+        """Mark the first rows of each run ahead as settled, those with codes up to `position`.
 
         None: all of them are, and the next sweep begins.
         """

@@ -273,7 +273,7 @@ class StagedTable:
     def _fetch(
         self, positions: Rows, wanted: Sequence[int], schema: pa.Schema
     ) -> pa.RecordBatch:  # fmt: skip
-        """These columns of the rows at some positions, which are in ascending order."""
+        """Read columns of the rows at some positions, which are in ascending order."""
         chunks = positions // self._chunk_rows
         self.counters.blocks_read += int(np.count_nonzero(np.diff(chunks))) + bool(len(chunks))
         found: dict[int, pa.Array] = {}

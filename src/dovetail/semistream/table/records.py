@@ -75,7 +75,7 @@ class RecordFormat:
         return data, ends
 
     def decode(self, data: pa.Buffer, begins: Rows, columns: Sequence[int]) -> list[pa.Array]:
-        """These columns of the records that begin at these places, in ascending order."""
+        """Decode columns of the records that begin at these offsets, in ascending order."""
         size, count = self._head.itemsize, len(begins)
         heads = np.zeros(0, dtype=self._head)
         if count:

@@ -119,7 +119,7 @@ class Course:
         return time.monotonic() + handoff.seconds(self.leg.outbox.nbytes) >= deadline
 
     def finish(self) -> None:
-        """All inputs have ended, as far as is known."""
+        """Declare all inputs ended, as far as is known."""
         for side in range(len(self.spec.inputs)):
             self.operator.finish(side)
 

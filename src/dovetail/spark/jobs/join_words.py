@@ -88,19 +88,19 @@ def expect(
         plan.algorithm, plan.spec.within, plan.memory_bytes, plan.partitions, plan.batch_rows,
         (widths[LEFT], widths[RIGHT]),
     )  # fmt: skip
-    outlook = foresee(setting, sample)
-    if outlook is None:
+    forecast = foresee(setting, sample)
+    if forecast is None:
         sampled = " and ".join(f"{len(side):,}" for side in sample.sides)
         return None, (
             f"the sample of {sampled} rows says too little: a side has none, or memory would hold "
             "next to none of them. Take a larger one (sample_rows=)"
         )
-    if not outlook.spilled_rows:
-        return Expected(outlook), ""
+    if not forecast.spilled_rows:
+        return Expected(forecast), ""
     cores = int(frames[LEFT].sparkSession.sparkContext.defaultParallelism)
     factors = cleanup_factors(plan.algorithm, max(widths))
     machine = CleanupMachine(factors, storage_near(state), max(1, min(cores, plan.partitions)))
-    return Expected(outlook, machine), ""
+    return Expected(forecast, machine), ""
 
 
 def check_history(frames: Pair, spec: TwoWaySpec) -> None:

@@ -51,7 +51,7 @@ def planned(job: Job, frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _shuffled(tagged: list[DataFrame], routes: Sequence[Route], partitions: int) -> DataFrame:
-    """All rows in their partitions; a tick in the one that it wakes."""
+    """Shuffle all rows to their partitions, and each tick to the one that it wakes."""
     tag = F.col(TAG)
     target = woken_partition(tag)
     if not any(route.several for route in routes):

@@ -1,9 +1,9 @@
-"""Rows that were left out, handed over as Parquet files: each of them once.
+"""Publishes shed rows as Parquet files, each row exactly once.
 
 An attempt writes the rows that it leaves out to an outbox of their own, and the manifest that
 commits the attempt names it. After the commit the rows are published: written to a hidden file in
 `shed_to`, which then gets its name, fixed by query, batch and partition. The name appears with all
-of the rows or not at all, and whoever is first sets it: every attempt publishes the winner's rows.
+of the rows or not at all, and the first attempt sets it: every attempt publishes the winner's rows.
 
     commit v(N) -> hidden file -> link shed-<query>-b<N>-p<P>.parquet -> outbox is renamed -> emit
 

@@ -166,7 +166,7 @@ def stage(table: OpenTable, shape: Shape, state: Path) -> str:
 
 @contextlib.contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """One at a time stages below this directory, whatever thread or process it is in."""
+    """Lock a directory, so that one thread or process at a time stages below it."""
     try:
         make_directory(root)
         lock = (root / "lock").open("w")

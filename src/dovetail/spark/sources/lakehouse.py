@@ -60,7 +60,7 @@ class Snapshot(ABC):
 
     @abstractmethod
     def pieces(self) -> list[Piece]:
-        """All there is to read."""
+        """The pieces of the snapshot, which together have all its rows."""
 
     @abstractmethod
     def reader(self, names: Sequence[str]) -> Reader:

@@ -182,7 +182,7 @@ def _local(text: str) -> str | None:
 
 
 def _names(session: SparkSession, place: str, folder: str) -> list[str] | None:
-    """The names in a folder of a table; None if there is no such folder, or nobody can tell."""
+    """The names in a folder of a table; None if there is no such folder, or it cannot be listed."""
     if not _URL.match(place):
         path = Path(place, folder)
         return [inner.name for inner in path.iterdir()] if path.is_dir() else None

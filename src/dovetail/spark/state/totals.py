@@ -84,7 +84,7 @@ class Totals:
 
 
 def added(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """Sums by input; who has not seen all inputs yet may know of fewer."""
+    """Sums by input; the shorter one counts as 0 for inputs that it has not seen yet."""
     return [a + b for a, b in itertools.zip_longest(one, other, fillvalue=0)]
 
 

@@ -29,7 +29,7 @@ clock's offsets: state that is older than the checkpoint is refused (see `newest
 
 The directories are made when a query starts for the first time (`prepare`, called by the clock's
 source on the driver). No step makes them: one that does not find its own knows that it was lost.
-They are open to nobody to whom the directory that they are made in is closed.
+Their permissions are no wider than those of the directory that they are made in.
 """
 
 import contextlib

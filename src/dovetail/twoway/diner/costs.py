@@ -1,7 +1,7 @@
 """Estimates from the catalogue: the memory that blocks take up, and the cost of joining them.
 
 Nothing here has to be exact: a wrong number costs time, and no result. So the entries may be pages
-that stand for many blocks (`lists.Blocks.estimate`).
+that stand for many blocks (`lists.BlockList.estimate`).
 """
 
 from collections.abc import Callable, Sequence

@@ -116,7 +116,7 @@ class MarkedRuns(SortedRuns):
         self._levels: list[list[MarkedRun]] = []
         self._rows = self._bytes = 0  # of all runs
         self._next_bits: Bits | None = None
-        #: of the last probe, among the rows in memory: who found how many (None: one each)
+        #: of the last probe, among the rows in memory: rows, and how many each found (None: one)
         self._finds: list[tuple[Rows, Rows | None]] = []
         self._probing = 0  # how many rows it had
         self.loaded: list[LoadedRun] = []

@@ -21,8 +21,16 @@ from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
 from dovetail.kernel.room import Lender, Room
 from dovetail.kernel.runs import Run
 from dovetail.twoway.diner.costs import held_bytes, total_bytes
-from dovetail.twoway.diner.lists import Blocks, Upcoming, Window, window_entries
-from dovetail.twoway.diner.meeting import Done, Load, Part, Rectangle, ZoneMaps, label, new_pairs
+from dovetail.twoway.diner.lists import BlockList, ListWindow, Upcoming, window_entries
+from dovetail.twoway.diner.meeting import (
+    Done,
+    LoadedBlocks,
+    Part,
+    Rectangle,
+    ZoneMaps,
+    label,
+    new_pairs,
+)
 
 _WINDOW_SHARE = 1 / 16  # of the memory for a part, for entries of blocks that are to be met
 
@@ -77,8 +85,8 @@ class BlockJoins:
         self.room = Room(context.budget, in_working=part_bytes)
         self.pages = pages
         self.window = window_entries(pages, int(_WINDOW_SHARE * part_bytes))
-        self.blocks = (Blocks(pages), Blocks(pages))
-        self.loads: list[Load] = []
+        self.blocks = (BlockList(pages), BlockList(pages))
+        self.loads: list[LoadedBlocks] = []
         self.rectangle = Rectangle()
         self._chunk: Chunk | None = None
 
@@ -183,7 +191,7 @@ class BlockJoins:
         there = bool(inner) and self.room.ask(nbytes, lender) >= nbytes
         return Chunk(list(self._chunk_parts()) if there else None, inner)
 
-    def _inner_windows(self, outer: Entries) -> Iterator[Window]:
+    def _inner_windows(self, outer: Entries) -> Iterator[ListWindow]:
         """The inner blocks that the open chunk of these outer blocks has yet to meet."""
         rectangle = self.rectangle
         start, stop = rectangle.current_inner, rectangle.joined[rectangle.inner]
@@ -194,7 +202,7 @@ class BlockJoins:
         windows = blocks.windows(start, stop, self.window, *self.zones.reach(low, high))
         return self.may_meet(outer, windows)
 
-    def may_meet(self, outer: Entries, windows: Iterator[Window]) -> Iterator[Window]:
+    def may_meet(self, outer: Entries, windows: Iterator[ListWindow]) -> Iterator[ListWindow]:
         """Of these blocks, those that may make a new pair with one of the outer blocks."""
         for numbers, entries in windows:
             chosen = np.flatnonzero(self.zones.may_meet(outer, entries))

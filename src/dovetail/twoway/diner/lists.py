@@ -25,7 +25,7 @@ _SMALL_PAGE = 16
 _MOST_WINDOW = 4096
 _MOST_ROWS = np.iinfo(np.int32).max  # that an entry can tell of
 
-Window = tuple[Numbers, Entries]  #: the numbers of some blocks, ascending, and their entries
+ListWindow = tuple[Numbers, Entries]  #: the numbers of some blocks, ascending, and their entries
 
 
 def make_pages(store: BlockStore, fan_out: int) -> Pages:
@@ -42,7 +42,7 @@ def reaching(low: int, high: int) -> Mask:
     return lambda entries: (entries["code_max"] >= low) & (entries["code_min"] <= high)
 
 
-class Blocks(Catalogue):
+class BlockList(Catalogue):
     """A list of blocks; of flushed ones, in the order of their DTS, no two of which are equal."""
 
     def __init__(self, pages: Pages) -> None:
@@ -75,7 +75,7 @@ class Blocks(Catalogue):
 
     def windows(
         self, start: int, stop: int, most: int, low: int = LEAST, high: int = MOST
-    ) -> Iterator[Window]:
+    ) -> Iterator[ListWindow]:
         """The blocks `[start, stop)` that reach into a range of codes, about `most` at a time.
 
         The list may grow meanwhile.
@@ -120,7 +120,7 @@ class Blocks(Catalogue):
 class Upcoming:
     """Blocks that are to be read one after the other; a window of them is in memory."""
 
-    def __init__(self, windows: Iterator[Window]) -> None:
+    def __init__(self, windows: Iterator[ListWindow]) -> None:
         self._windows = windows
         self._numbers: Numbers = np.zeros(0, dtype=np.int64)
         self._entries: Entries = np.zeros(0, dtype=BLOCK)

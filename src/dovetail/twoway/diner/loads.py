@@ -3,7 +3,7 @@
 They are there to be met by rows that arrive, and cost no write when they go. They come from the
 footnote of section 3.3 (blocks of an input that has ended are loaded back), from Cleanup (what it
 writes may stay, in case an input re-opens) and from the end of a silence (what did not stay is
-loaded back). Which rows met them on arrival is told by their `Load`, by ticks.
+loaded back). Which rows met them on arrival is told by their `LoadedBlocks`, by ticks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from dovetail.kernel.memory import Reservation
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context
 from dovetail.kernel.runs import Run, merge_runs
 from dovetail.twoway.diner.index import LoadedRun, MarkedRuns
-from dovetail.twoway.diner.lists import Blocks
-from dovetail.twoway.diner.meeting import Load
+from dovetail.twoway.diner.lists import BlockList
+from dovetail.twoway.diner.meeting import LoadedBlocks
 
 
 @dataclass
 class _Group:
-    load: Load
+    load: LoadedBlocks
     run: LoadedRun
 
     @property
@@ -45,7 +45,7 @@ class LoadedRows:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def keep(self, first: int, blocks: Entries, run: Run) -> Load | None:
+    def keep(self, first: int, blocks: Entries, run: Run) -> LoadedBlocks | None:
         """Let the rows of these blocks be met from now on; None if they do not fit.
 
         The blocks are of one side, follow one another, and have numbers from `first` on.
@@ -54,7 +54,7 @@ class LoadedRows:
         if not self._held.try_grow(copy.nbytes):
             return None
         side, low, high = (int(n) for n in (blocks[0]["side"], blocks[0]["dts"], blocks[-1]["dts"]))
-        load = Load(side, first, first + len(blocks), low, high, self._ctx.clock.now)
+        load = LoadedBlocks(side, first, first + len(blocks), low, high, self._ctx.clock.now)
         self._groups.append(_Group(load, copy))
         self._index[side].loaded.append(copy)
         return load
@@ -85,7 +85,7 @@ class LoadedRows:
     def _of(self, side: int) -> list[_Group]:
         return [group for group in self._groups if group.load.side == side]
 
-    def load(self, side: int, blocks: Blocks, spare_bytes: int) -> Iterator[Load]:
+    def load(self, side: int, blocks: BlockList, spare_bytes: int) -> Iterator[LoadedBlocks]:
         """Read blocks of a side back, the newest first, until only so many bytes are free."""
         stop = len(blocks)
         while stop:
@@ -107,7 +107,9 @@ class LoadedRows:
                 return
             yield load
 
-    def recall(self, blocks: tuple[Blocks, Blocks], spare_bytes: int) -> Iterator[Load]:
+    def recall(
+        self, blocks: tuple[BlockList, BlockList], spare_bytes: int
+    ) -> Iterator[LoadedBlocks]:
         """Read the newest blocks back, as much of both sides, until only so many bytes are free.
 
         A side that has rows in memory which are not on disk has not been taken out of it.
@@ -130,7 +132,7 @@ class LoadedRows:
                 met = load.stop
         return met
 
-    def leave_unmet(self, side: int, blocks: Blocks, runs: Sequence[Run]) -> bool:
+    def leave_unmet(self, side: int, blocks: BlockList, runs: Sequence[Run]) -> bool:
         """Whether some of the other side's rows in memory have not met all blocks of a side."""
         if not runs or not len(blocks):
             return False
@@ -149,7 +151,7 @@ class LoadedRows:
             assert runs == self._index[side].loaded
 
 
-def _last_group(blocks: Blocks, least: int, stop: int, room: int) -> Entries:
+def _last_group(blocks: BlockList, least: int, stop: int, room: int) -> Entries:
     """The blocks before `stop`, from `least` on, that fit together; one at least."""
     group: list[Entries] = []
     for number in reversed(range(least, stop)):

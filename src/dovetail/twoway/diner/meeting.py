@@ -26,11 +26,11 @@ rows of a range are too many after all (one key value, or an odd distribution), 
 several passes over a part of its outer blocks each: at worst, a nested loop with as much memory.
 
 Each pair once. The pair (a, b) has been emitted if both were in memory together, a.ATS < b.DTS and
-b.ATS < a.DTS; or if b arrived while a's block was loaded back, since < b.ATS <= until (`Load`), or
-the other way round; or if their blocks have met. So a row has to know its block. No two blocks of a
-side have the same DTS, and later ones have a later one, so the DTS is as good as the number and is
-wanted anyway: on reading, it is put above the ATS (`label`), and there it stays when rows are
-merged or sorted.
+b.ATS < a.DTS; or if b arrived while a's block was loaded back (`LoadedBlocks`, since < b.ATS <=
+until), or the other way round; or if their blocks have met. So a row has to know its block. No two
+blocks of a side have the same DTS, and later ones have a later one, so the DTS is as good as the
+number and is wanted anyway: on reading, it is put above the ATS (`label`), and there it stays when
+rows are merged or sorted.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ Done = tuple[int, int, int, int]
 
 
 @dataclass
-class Load:
+class LoadedBlocks:
     """Blocks `[first, stop)` of a side were in memory for rows with an ATS in `(since, until]`.
 
     They are the blocks with a DTS from `low` to `high`, both included.
@@ -136,7 +136,7 @@ class Rectangle:
         return [s for s in strips if s.start < s.stop and s.inner_start < s.inner_stop]
 
     def done(self) -> list[Done]:
-        """All that have met, by their numbers."""
+        """The rectangles of blocks that have met, by their numbers."""
         outer, inner = self.joined[self.outer], self.joined[self.inner]
         finished = [(0, outer, 0, inner), (outer, outer + self.chunk, 0, self.current_inner)]
         return [
@@ -231,7 +231,7 @@ class Part:
         labelled = self.run.ats.take(rows)
         return labelled & _TICK, labelled >> _TICK_BITS
 
-    def concerned(self, loads: Sequence[Load], side: int) -> list[Load]:
+    def concerned(self, loads: Sequence[LoadedBlocks], side: int) -> list[LoadedBlocks]:
         """The loads of blocks of a side, which is this part's, that it may hold rows of."""
         return [
             load for load in loads
@@ -240,7 +240,7 @@ class Part:
 
 
 def new_pairs(
-    inner: Part, outer: Part, side: int, loads: Sequence[Load],
+    inner: Part, outer: Part, side: int, loads: Sequence[LoadedBlocks],
     done: Sequence[Done],
 ) -> PairFilter:  # fmt: skip
     """Which pairs of inner rows (the probing ones) and outer rows are new.
@@ -267,7 +267,7 @@ def new_pairs(
     return keep
 
 
-def _loaded(dts: Rows, other_ats: Rows, load: Load) -> NDArray[np.bool_]:
+def _loaded(dts: Rows, other_ats: Rows, load: LoadedBlocks) -> NDArray[np.bool_]:
     there = (load.low <= dts) & (dts <= load.high)
     return np.asarray(there & (load.since < other_ats) & (other_ats <= load.until))
 

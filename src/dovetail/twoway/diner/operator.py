@@ -24,13 +24,13 @@ needs more room than that, one flush makes all of it, in one larger block (a six
 memory at most): several flushes between two arrivals would all be decided on the same counters, and
 cost as much each. `DinerOptions.block_bytes` fixes the size.
 
-An input that has ended (footnote 1). Rows of the other one meet nobody who is still to come, so
-they are flushed first, and blocks of the input that has ended are loaded back, the newest first, to
-be met by what arrives. Such rows are a second copy: they go without being written.
+An input that has ended (footnote 1). No more rows come that rows of the other input could meet, so
+the latter are flushed first, and blocks of the ended input are loaded back, the newest first, to be
+met by arriving rows. Loaded rows are a second copy: they are dropped without being written.
 
 Reactive phase (Algorithm 4), while the inputs are silent: blocks meet blocks. It is left after any
 inner block, when the fuel is spent or more than `max_new_arrivals` rows wait (`waiting`). On Spark
-nobody can tell how many wait, so that rule never applies there: time slices take its place.
+the number of waiting rows is not known, so time slices take the place of that rule.
 
 Cleanup, when both inputs have ended: rows in memory that have blocks to meet are written as blocks,
 and all blocks that have not met do. By default this goes by ranges of codes (`Sweep`) where that
@@ -76,7 +76,7 @@ from dovetail.twoway.diner.index import MarkedRuns
 from dovetail.twoway.diner.joins import BlockJoins, DinerOptions
 from dovetail.twoway.diner.lists import LISTS, MOST_PAGE_ENTRIES, make_pages
 from dovetail.twoway.diner.loads import LoadedRows
-from dovetail.twoway.diner.meeting import Load, Rectangle, Sweep
+from dovetail.twoway.diner.meeting import LoadedBlocks, Rectangle, Sweep
 from dovetail.twoway.diner.regions import Regions
 from dovetail.twoway.diner.sorting import SORTED
 from dovetail.twoway.diner.sweep import Sweeper
@@ -339,7 +339,7 @@ class Diner(TwoWayJoin):
             "regions": [regions.facts() for regions in self.regions],
             "rectangle": asdict(self.joins.rectangle),
             "sweep": None if sweep is None else sweep.facts(),
-            # whoever goes on from here has to load again
+            # after a restore, blocks have to be loaded again
             "loads": [load | {"until": min(load["until"], now)} for load in loads],
             "page_entries": self._pages.fan_out,
             "blocks": [blocks.facts() for blocks in self.joins.blocks],
@@ -358,7 +358,7 @@ class Diner(TwoWayJoin):
             for name, value in meta["regions"][side].items():
                 setattr(self.regions[side], name, value)
         self.joins.rectangle = Rectangle(**meta["rectangle"])
-        self.joins.loads = [Load(**load) for load in meta["loads"]]
+        self.joins.loads = [LoadedBlocks(**load) for load in meta["loads"]]
         self.ctx.store.restore_logs(meta["logs"])
         for blocks, facts in zip(self.joins.blocks, meta["blocks"], strict=True):
             blocks.restore(facts)

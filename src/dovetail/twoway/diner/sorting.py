@@ -18,7 +18,7 @@ from dovetail.kernel.protocol import SIDES, Context
 from dovetail.kernel.room import Lender
 from dovetail.kernel.runs import Run, merge_runs, sizes_of
 from dovetail.kernel.slices import Sizes, cuts
-from dovetail.twoway.diner.lists import Blocks, make_pages
+from dovetail.twoway.diner.lists import BlockList, make_pages
 from dovetail.twoway.diner.meeting import Part, Sorting
 
 SORTED = 32  #: the kind of a sorted block, beside those of other blocks; above: pages
@@ -33,7 +33,7 @@ class Sorter:
         self._block_bytes = block_bytes
         self._held = Reservation(context.budget, "sorting")
         self._pages = make_pages(context.store, fan_out)
-        self.blocks = (Blocks(self._pages), Blocks(self._pages))
+        self.blocks = (BlockList(self._pages), BlockList(self._pages))
         self.files: list[str] = []  #: that the blocks are in
         self._numbers: dict[int, int] = {}  # by which the store knows them
         self._runs: list[Run] = []  # the open group

@@ -25,7 +25,7 @@ from dovetail.twoway.diner.costs import (
     total_bytes,
 )
 from dovetail.twoway.diner.joins import BlockJoins, Chunk, DinerOptions
-from dovetail.twoway.diner.lists import Blocks, Upcoming, Window, window_entries
+from dovetail.twoway.diner.lists import BlockList, ListWindow, Upcoming, window_entries
 from dovetail.twoway.diner.meeting import (
     Done,
     Part,
@@ -263,7 +263,7 @@ class Sweeper:
 
     # -- blocks -----------------------------------------------------------------------------
 
-    def _blocks(self, side: int) -> Blocks:
+    def _blocks(self, side: int) -> BlockList:
         """The blocks that the sweep goes over."""
         assert self.state is not None
         return (self.sorter.blocks if self.state.sorted else self._joins.blocks)[side]
@@ -272,7 +272,7 @@ class Sweeper:
         assert self.state is not None
         return self.sorter.read(block) if self.state.sorted else self._joins.read(block)
 
-    def _outer_windows(self, sweep: Sweep, strip: Strip) -> Iterator[Window]:
+    def _outer_windows(self, sweep: Sweep, strip: Strip) -> Iterator[ListWindow]:
         """The outer blocks that are meeting inner ones, or may be next to do so."""
         stop = sweep.stop or strip.stop
         window = self._joins.window

@@ -55,7 +55,7 @@ class Overflown:
         return self.cells[part_of(run.codes, self._bits)]
 
 
-class Table(SortedRuns):
+class BucketRows(SortedRuns):
     """The rows of one side: those of buckets that have not overflowed, and, apart, marked ones."""
 
     def __init__(self, merge_bytes: int, overflown: "Overflown") -> None:
@@ -85,12 +85,12 @@ class DoublePipelinedJoin(PartitionedJoin):
     """Equality joins of moderate size within a budget."""
 
     name: ClassVar[str] = "dphj"
-    memory: tuple[Table, Table]
+    memory: tuple[BucketRows, BucketRows]
 
-    def _new_memory(self, merge_bytes: int) -> tuple[Table, Table]:
+    def _new_memory(self, merge_bytes: int) -> tuple[BucketRows, BucketRows]:
         self.overflown = Overflown(len(self.cells), self._bits)
         self.marked_rows = np.zeros((len(self.cells), len(SIDES)), dtype=np.int64)  # in memory
-        return Table(merge_bytes, self.overflown), Table(merge_bytes, self.overflown)
+        return BucketRows(merge_bytes, self.overflown), BucketRows(merge_bytes, self.overflown)
 
     # -- first stage ------------------------------------------------------------------------
 

@@ -50,12 +50,12 @@ from dovetail.twoway.rivals.segments import Segment, Segments, pairs_met, rows_o
 from dovetail.twoway.rivals.windows import (
     BOTTOM,
     TOP,
-    Blocks,
-    Table,
+    BlockGroup,
+    MergeSide,
+    MergeWindow,
     Task,
-    Window,
+    merge_side,
     next_high,
-    table_of,
     tasks_of,
 )  # fmt: skip
 
@@ -97,9 +97,9 @@ class Merger(Segments):
         self._inputs: list[np.void] = []  # the sealed segments that are being merged
         self._opened: list[Segment] = []  # the same, if they are open
         self._output: Segment | None = None
-        self._tables: tuple[Table, Table] | None = None
-        self._window: Window | None = None
-        self._outer: tuple[Blocks, Run, NDArray[np.int64]] | None = None
+        self._sides: tuple[MergeSide, MergeSide] | None = None
+        self._window: MergeWindow | None = None
+        self._outer: tuple[BlockGroup, Run, NDArray[np.int64]] | None = None
         self._cache: dict[tuple[int, int], Run] = {}
         self._cached_bytes = 0
         self._merged: tuple[list[Run], list[Run]] | None = None
@@ -172,21 +172,21 @@ class Merger(Segments):
             yield from self._join(task, task.inner)
         at.done += 1
 
-    def _open_window(self, at: Merge) -> Window | None:
+    def _open_window(self, at: Merge) -> MergeWindow | None:
         """The window that the merge is at, with its tasks; None when all codes are done."""
         if self._window is not None:
             return self._window
         if at.after == TOP:
             return None
-        tables = self._open_tables()
+        sides = self._open_sides()
         low = BOTTOM if at.after is None else at.after + 1
-        found = next_high(tables, low, at.room)
+        found = next_high(sides, low, at.room)
         if found is None:
             return None
         high, single = found
         copying = single and at.output is not None
-        tasks = tasks_of(tables, (low, high), self._codec, at.room, copying)
-        self._window = Window(low, high, single, islice(tasks, at.done, None))
+        tasks = tasks_of(sides, (low, high), self._codec, at.room, copying)
+        self._window = MergeWindow(low, high, single, islice(tasks, at.done, None))
         return self._window
 
     def _join(self, task: Task, inner_block: np.void) -> Iterator[pa.RecordBatch]:
@@ -201,7 +201,7 @@ class Merger(Segments):
             keep = _of_other_groups(groups, task.inner_group)
             yield from self._emitter.match(inner, outer, span, 1 - task.side, keep)
 
-    def _outer_run(self, task: Task, window: Window) -> tuple[Run, NDArray[np.int64]]:
+    def _outer_run(self, task: Task, window: MergeWindow) -> tuple[Run, NDArray[np.int64]]:
         """The outer rows of a task in the window as one run, and the group of each."""
         if self._outer is not None and self._outer[0] is task.outer:
             return self._outer[1:]
@@ -216,7 +216,7 @@ class Merger(Segments):
 
     # -- output -----------------------------------------------------------------------------
 
-    def _close_window(self, at: Merge, window: Window) -> None:
+    def _close_window(self, at: Merge, window: MergeWindow) -> None:
         if at.output is not None:
             merged = self._merged_rows(at)
             if window.single:
@@ -240,7 +240,7 @@ class Merger(Segments):
         return self._merged
 
     def _window_rows(self, side: int, low: int, high: int) -> list[Run]:
-        blocks = (b for entries, _ in self._open_tables()[side].within(low, high) for b in entries)
+        blocks = (b for entries, _ in self._open_sides()[side].within(low, high) for b in entries)
         runs = [run for block in blocks if len(run := _cut(self._read(block), low, high))]
         return [merge_runs(runs)] if runs else []
 
@@ -291,17 +291,17 @@ class Merger(Segments):
         for segment in self._opened:
             segment.forget()
         self._inputs, self._opened = [], []
-        self.merge = self._output = self._tables = self._window = self._merged = None
+        self.merge = self._output = self._sides = self._window = self._merged = None
         self.rest()
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _open_tables(self) -> tuple[Table, Table]:
-        if self._tables is None:
+    def _open_sides(self) -> tuple[MergeSide, MergeSide]:
+        if self._sides is None:
             self._opened = [self.open(entry) for entry in self._inputs]
-            left, right = (table_of(self._opened, side) for side in SIDES)
-            self._tables = (left, right)
-        return self._tables
+            left, right = (merge_side(self._opened, side) for side in SIDES)
+            self._sides = (left, right)
+        return self._sides
 
     def _read(self, block: np.void) -> Run:
         """A block's rows; the blocks used last stay in memory for the next window."""

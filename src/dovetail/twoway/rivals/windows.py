@@ -21,7 +21,7 @@ TOP, BOTTOM = int(np.iinfo(np.int64).max), int(np.iinfo(np.int64).min)
 
 
 @dataclass
-class Blocks:
+class BlockGroup:
     """Some blocks, and the group of each."""
 
     entries: Entries
@@ -62,7 +62,7 @@ class Lane:
                 return
 
 
-class Table:
+class MergeSide:
     """The blocks of one side that a merge reads."""
 
     def __init__(self, lanes: list[Lane]) -> None:
@@ -92,7 +92,7 @@ class Task:
     """A group of outer blocks meets an inner block, or is copied to the output (no inner)."""
 
     side: int
-    outer: Blocks
+    outer: BlockGroup
     inner: np.void | None = None
     inner_group: int = 0
     low: int = BOTTOM  #: the range of the inner rows, inclusive
@@ -100,7 +100,7 @@ class Task:
 
 
 @dataclass
-class Window:
+class MergeWindow:
     """The codes `[low, high]`; `single`: of one code, too many rows to be held at once."""
 
     low: int
@@ -109,16 +109,16 @@ class Window:
     tasks: Iterator[Task] = field(default_factory=lambda: iter(()))  #: that are left
 
 
-def table_of(segments: list[Segment], side: int) -> Table:
-    return Table([Lane(segment.blocks[side], segment.group) for segment in segments])
+def merge_side(segments: list[Segment], side: int) -> MergeSide:
+    return MergeSide([Lane(segment.blocks[side], segment.group) for segment in segments])
 
 
-def next_high(tables: tuple[Table, Table], low: int, room: int) -> tuple[int, bool] | None:
+def next_high(sides: tuple[MergeSide, MergeSide], low: int, room: int) -> tuple[int, bool] | None:
     """Where a window that begins at `low` ends, and whether it is one code without end."""
-    alive = [blocks for table in tables if len(blocks := table.filling(low, room))]
+    alive = [blocks for one in sides if len(blocks := one.filling(low, room))]
     if not alive:
         return None
-    high = max(table.highest for table in tables)
+    high = max(one.highest for one in sides)
     for blocks in alive:
         fitting = int(np.searchsorted(np.cumsum(blocks["length"]), room, side="right"))
         if fitting < len(blocks):
@@ -132,30 +132,34 @@ def next_high(tables: tuple[Table, Table], low: int, room: int) -> tuple[int, bo
 
 
 def tasks_of(
-    tables: tuple[Table, Table], window: tuple[int, int], codec: KeyCodec, room: int, copying: bool
+    sides: tuple[MergeSide, MergeSide],
+    window: tuple[int, int],
+    codec: KeyCodec,
+    room: int,
+    copying: bool,
 ) -> Iterator[Task]:
     """The tasks of a window `[low, high]`; `copying`: its rows are to be copied, too."""
     low, high = window
-    for outer, table in enumerate(tables):
+    for outer, outer_side in enumerate(sides):
         if outer == RIGHT and codec.within is None:
             break
         # rows of the left side meet the right's up to here, the right's the left's before
         last = high if outer == LEFT else low - 1
-        for group in grouped(table.within(low, high), room):
+        for group in grouped(outer_side.within(low, high), room):
             reach = max(low, int(group.entries["code_min"].min()))
             first = int(codec.candidates(np.array([reach]))[0][0])
-            inner = tables[1 - outer].within(first, last) if first <= last else iter(())
+            inner = sides[1 - outer].within(first, last) if first <= last else iter(())
             for entries, number in inner:
                 if (group.groups != number).any():
                     for entry in entries:
                         yield Task(outer, group, entry, number, first, last)
     for side in SIDES if copying else ():
-        for entries, number in tables[side].within(low, high):
+        for entries, number in sides[side].within(low, high):
             for index in range(len(entries)):
-                yield Task(side, Blocks(entries[index : index + 1], np.array([number])))
+                yield Task(side, BlockGroup(entries[index : index + 1], np.array([number])))
 
 
-def grouped(blocks: Iterator[tuple[Entries, int]], room: int) -> Iterator[Blocks]:
+def grouped(blocks: Iterator[tuple[Entries, int]], room: int) -> Iterator[BlockGroup]:
     """Blocks in groups that fit the room, or of one block each."""
     taken: list[Entries] = []
     numbers: list[int] = []
@@ -172,7 +176,7 @@ def grouped(blocks: Iterator[tuple[Entries, int]], room: int) -> Iterator[Blocks
                 left -= int(ends[count - 1])
             start += count
             if start < len(entries):
-                yield Blocks(concatenated(taken), np.array(numbers))
+                yield BlockGroup(concatenated(taken), np.array(numbers))
                 taken, numbers, left = [], [], room
     if taken:
-        yield Blocks(concatenated(taken), np.array(numbers))
+        yield BlockGroup(concatenated(taken), np.array(numbers))

@@ -16,7 +16,7 @@ from dovetail.cli.demo.join import outcome
 from dovetail.cli.demo.rival import FILES_AT_ONCE, Moment, Rival
 from dovetail.cli.demo.view import SideBySide, stacked
 from dovetail.cli.views import Outlook
-from dovetail.spark.metrics import progress
+from dovetail.spark.state.metrics import progress
 
 MakeState = Callable[..., Path]
 MB = 1 << 20

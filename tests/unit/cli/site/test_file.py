@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from dovetail.cli.app import app
 from dovetail.cli.site.file import read_query, read_site
 from dovetail.cli.site.inputs import feed, first_time, statistics
-from dovetail.cli.site.plan import choose, deployment
+from dovetail.cli.site.plan import choose_plan, deployment
 from dovetail.errors import ArgumentError, JobFileError, SiteAccessError
 from dovetail.multisite.costs import CostModel
 from dovetail.multisite.live.deployment import Deployment, prices_of
@@ -64,7 +64,7 @@ def test_query_file_when_read_then_says_what_stands_there(tmp_path: Path) -> Non
     known = statistics(file)
     assert known.streams["r1"].rate == pytest.approx(0.1)
     assert known.distinct("r2.dest") == 50
-    plan = choose(file)
+    plan = choose_plan(file)
     handed = deployment(file, plan, {"paris": "grpc://127.0.0.1:1", "r2": "grpc://127.0.0.1:2"})
     assert handed.first_interval == 1
     assert handed.plan is plan
@@ -75,7 +75,7 @@ def test_query_file_when_it_names_a_planner_then_that_one_chooses(tmp_path: Path
         text = QUERY.replace("[[links]]", f'[plan]\nplanner = "{name}"\n[[links]]')
         file = read_query(written(tmp_path, text))
         prices = prices_of(file.shapes, file.second)
-        assert choose(file) == planner(CostModel(file.query, statistics(file), prices))
+        assert choose_plan(file) == planner(CostModel(file.query, statistics(file), prices))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_query_file_when_it_asks_for_a_tree_then_one_is_chosen_or_taken(tmp_path
         file = read_query(
             written(tmp_path, TREE.replace("[[links]]", f"[plan]\n{said}\n[[links]]"))
         )
-        plan = choose(file)
+        plan = choose_plan(file)
         prices = prices_of(file.shapes, file.second)
         if file.plan.fixed is None:
             assert plan == cheapest_tree(file.query, statistics(file), prices)
@@ -192,18 +192,18 @@ def test_plan_when_a_tree_is_asked_for_then_prints_its_levels(tmp_path: Path) ->
     assert "messages a second" in shown.output
     ahead = written(tmp_path, text.replace("# ahead = 32", "ahead = 1"))
     with pytest.raises(ArgumentError, match="ahead=1: an interval is over when"):
-        choose(read_query(ahead))
+        choose_plan(read_query(ahead))
 
 
 def test_plan_when_nothing_is_known_of_a_stream_then_asks_for_it(tmp_path: Path) -> None:
     text = QUERY.replace("input = { rate = 10, keys = { dest = 50 } }", "")
     file = read_query(written(tmp_path, text))
     with pytest.raises(JobFileError, match=r"\[statistics\.r2\] with rate, row_bytes and distinct"):
-        choose(file)
+        choose_plan(file)
     with pytest.raises(JobFileError, match="start is missing"):
         first_time(file)
     with pytest.raises(JobFileError, match=r"no \[sites\.paris\] with an address"):
-        deployment(file, choose(read_query(written(tmp_path, QUERY))), {})
+        deployment(file, choose_plan(read_query(written(tmp_path, QUERY))), {})
 
 
 def test_input_when_made_up_then_has_rows_of_every_interval(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_site_file_when_read_then_says_what_stands_there(
 def test_examples_when_read_then_are_valid(tmp_path: Path) -> None:
     file = read_query(EXAMPLES / "sites.toml")
     assert file.hosts == ("oslo", "paris", "rome")
-    assert {a for steps in choose(file).sequences.values() for a in steps}
+    assert {a for steps in choose_plan(file).sequences.values() for a in steps}
     site: Any = (EXAMPLES / "site.toml").read_text()
     (tmp_path / "site.toml").write_text(site)
     (tmp_path / "token").write_text("0123456789abcdef")

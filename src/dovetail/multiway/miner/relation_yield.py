@@ -35,7 +35,7 @@ _LEAST_SHARE = 1 / 4
 
 
 @dataclass
-class Gains:
+class AttributeYield:
     """The results of one attribute's rows in memory, by half."""
 
     middle: int = 0  #: the last code of the lower half
@@ -81,16 +81,18 @@ class Gains:
         return [self.middle, *self.found]
 
 
-def victim(relations: Sequence[Sequence[KeyIndex]], gains: Sequence[Sequence[Gains]]) -> int:
+def victim(
+    relations: Sequence[Sequence[KeyIndex]], counted: Sequence[Sequence[AttributeYield]]
+) -> int:
     """The relation to flush from, of those with these indexes of each attribute."""
     sizes = [len(indexes[0]) for indexes in relations]
     largest = max(range(len(sizes)), key=sizes.__getitem__)
-    usual = _yield_of(relations[largest], gains[largest])
+    usual = _yield_of(relations[largest], counted[largest])
     if usual < _ENOUGH:
         return largest
     least = _LEAST_SHARE * sum(sizes) / len(sizes)
     yields = {
-        relation: _yield_of(indexes, gains[relation])
+        relation: _yield_of(indexes, counted[relation])
         for relation, indexes in enumerate(relations)
         if sizes[relation] > least
     }
@@ -98,5 +100,5 @@ def victim(relations: Sequence[Sequence[KeyIndex]], gains: Sequence[Sequence[Gai
     return poorest if _FAR_LESS * yields[poorest] < usual else largest
 
 
-def _yield_of(indexes: Sequence[KeyIndex], gains: Sequence[Gains]) -> float:
-    return min(known.of_poorer_half(index) for known, index in zip(gains, indexes, strict=True))
+def _yield_of(indexes: Sequence[KeyIndex], counted: Sequence[AttributeYield]) -> float:
+    return min(known.of_poorer_half(index) for known, index in zip(counted, indexes, strict=True))

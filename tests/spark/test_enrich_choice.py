@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dovetail
-from dovetail import errors
 from dovetail.costs import calibrate, choice, storage
 from dovetail.costs.meshjoin import MeshFactors
 from dovetail.costs.storage import Storage
@@ -122,10 +120,3 @@ def test_progress_when_values_are_cached_then_tells_how_many_rows_they_settled(
     assert sum(r["rows_cached"] for r in progress.records()) == progress.rows_cached
     assert progress.chosen is not None
     assert progress.chosen.choice.why == "as asked"
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"choice": 1}', "[]"])
-def test_chosen_when_damaged_then_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / CHOSEN).write_text(text)
-    with pytest.raises(errors.StateCorruptError, match=r"chosen\.json is damaged"):
-        read_chosen(tmp_path)

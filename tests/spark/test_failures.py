@@ -3,7 +3,6 @@
 And two joins that share a state directory: refused as soon as that shows.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,6 @@ from pyspark.sql.datasource import DataSource
 import dovetail
 from dovetail.errors import StateMismatchError
 from dovetail.spark.jobs import planning
-from dovetail.spark.worker_errors import plain_errors
 
 pytestmark = pytest.mark.spark
 
@@ -73,13 +71,6 @@ def test_query_when_anything_else_fails_then_the_traceback_is_kept(begun: Any) -
 
     text = begun.failure(begun.join().select(broken("k")), "noop")
     begun.says(text, "Traceback", "in broken", "ZeroDivisionError: at ")
-
-
-def test_plain_errors_when_the_process_is_not_sparks_then_changes_nothing() -> None:
-    before = dict(os.environ)
-    with pytest.raises(StateMismatchError), plain_errors():
-        raise StateMismatchError("x")
-    assert dict(os.environ) == before
 
 
 # --- one state directory, two joins -----------------------------------------------------------

@@ -1,12 +1,9 @@
 """Plans are objects: planning does nothing, an explanation has fields, a DataFrame is asked for."""
 
-import inspect
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,19 +12,11 @@ import pytest
 import dovetail
 from dovetail.costs.expected import Expected
 from dovetail.errors import StateMismatchError
-from dovetail.spark.jobs import staging_shown
-from dovetail.spark.machine import default_memory, machine_bytes
+from dovetail.spark.machine import machine_bytes
+
+pytestmark = pytest.mark.spark
 
 SEED = 31
-
-
-@pytest.mark.parametrize("name", ["join", "join_all", "enrich"])
-def test_call_when_it_has_a_plan_then_both_have_one_signature(name: str) -> None:
-    call, planned = getattr(dovetail, name), getattr(dovetail.plan, name)
-    assert inspect.signature(call).parameters == inspect.signature(planned).parameters
-    assert inspect.signature(call).return_annotation == "DataFrame"
-    assert call.__doc__ == planned.__doc__
-    assert not hasattr(dovetail, "explain")
 
 
 @pytest.fixture
@@ -54,7 +43,6 @@ def plans(bench: Any) -> dict[str, Callable[[], Any]]:
     }  # fmt: skip
 
 
-@pytest.mark.spark
 def test_plan_when_it_is_made_then_nothing_runs_and_nothing_is_written(inputs: Any) -> None:
     context, before = inputs.spark.sparkContext, set(threading.enumerate())
     makers = plans(inputs)
@@ -75,7 +63,6 @@ def test_plan_when_it_is_made_then_nothing_runs_and_nothing_is_written(inputs: A
     assert (inputs.root / "enrich" / "table" / "current").exists(), "staged when it is asked for"
 
 
-@pytest.mark.spark
 def test_explanation_when_it_is_made_then_has_the_numbers_as_fields(inputs: Any) -> None:
     made = {name: make() for name, make in plans(inputs).items()}
     history = (inputs.batch("left"), inputs.batch("right"))
@@ -95,7 +82,6 @@ def test_explanation_when_it_is_made_then_has_the_numbers_as_fields(inputs: Any)
     assert str(joined).startswith("join\n  two streams")
 
 
-@pytest.mark.spark
 def test_plan_when_the_state_is_of_another_join_then_is_explained_and_not_carried_out(
     inputs: Any,
 ) -> None:
@@ -107,21 +93,6 @@ def test_plan_when_the_state_is_of_another_join_then_is_explained_and_not_carrie
         plan.dataframe()
 
 
-def test_staging_when_it_takes_long_on_a_terminal_then_shows_what_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "rows").write_bytes(b"x" * 2048)
-    with staging_shown.shown(tmp_path):
-        time.sleep(0.05)
-    assert capsys.readouterr().err == "", "not a terminal"
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(staging_shown, "PATIENCE_SECONDS", 0.01)
-    with staging_shown.shown(tmp_path):
-        time.sleep(0.2)
-    assert "Staging the table: 2.0 KB written" in capsys.readouterr().err
-
-
-@pytest.mark.spark
 def test_memory_when_it_is_left_out_then_is_a_quarter_of_the_machine_and_explained(
     inputs: Any,
 ) -> None:
@@ -133,15 +104,3 @@ def test_memory_when_it_is_left_out_then_is_a_quarter_of_the_machine_and_explain
     unbounded = dovetail.plan.join(*sides, on="k", memory="unbounded").explain(sample_rows=0)
     assert unbounded.memory.total_bytes is None
     assert "unbounded: all rows stay in memory" in str(unbounded)
-
-
-def test_memory_when_it_is_left_out_on_a_cluster_then_is_a_quarter_of_an_executor() -> None:
-    def context(**settings: str) -> Any:
-        conf = {name.replace("_", "."): value for name, value in settings.items()}
-        return SimpleNamespace(master="spark://host:7077", getConf=lambda: conf)
-
-    assert default_memory(context()).nbytes == 256 << 20
-    found = default_memory(context(spark_executor_memory="8g"))
-    assert found.nbytes == 2 << 30
-    assert "8.0 GB that an executor has (spark.executor.memory)" in found.words
-    assert default_memory(context(spark_executor_memory="2048")).nbytes == 512 << 20

@@ -35,9 +35,9 @@ from dovetail.multisite.live.deployment import Deployment
 from dovetail.multisite.live.local import LocalSites
 from dovetail.multisite.plan import Algorithm
 from dovetail.sites import Plan, Query, Step, Stream, TimeWindow
-from dovetail.spark.sources.site_columns import result_rows, result_type, site_rows
+from dovetail.spark.sources.site_columns import result_type
 from dovetail.spark.sources.site_source import Settings, Span, StreamReader
-from dovetail.spark.sources.site_staging import Piece, StagedBatches, _promised
+from dovetail.spark.sources.site_staging import Piece, StagedBatches
 from support.waiting import until_true
 
 pytestmark = pytest.mark.spark
@@ -448,35 +448,3 @@ def test_token_when_wrong_or_given_in_the_open_then_nobody_gets_in(
         running.source(query="")
     source = running.source()
     assert running.access.token not in source._jdf.queryExecution().toString()
-
-
-def test_promise_when_later_puts_have_older_rows_then_waits_for_them() -> None:
-    def piece(oldest: int, newest: int) -> Piece:
-        return Piece("f", 0, 1, oldest, newest)
-
-    groups = [[piece(10, 20)], [piece(35, 90), piece(30, 40)], [piece(50, 100)]]
-    assert [put.until for put in _promised(groups, 5)] == [30, 50, 95]
-    assert [put.until for put in _promised(groups, 60)] == [30, 40, 40]
-    assert [put.until for put in _promised(groups, None)] == [None] * 3
-
-
-def test_columns_when_the_site_has_types_of_its_own_then_values_stay_the_same() -> None:
-    schema = pa.schema(
-        [("ts", pa.timestamp("ms")), ("text", pa.large_string()), ("day", pa.date32())]
-    )
-    streams = [Stream(name, schema, TimeWindow(1)) for name in ("a", "b")]
-    query = Query(tuple(streams), (("a.text", "b.text"),), tau=1, delta=0)
-    day = pa.array([3], pa.date32())
-    spark_rows = pa.record_batch(
-        {"text": ["x"], "day": day, "ts": pa.array([7000], pa.timestamp("us", "Europe/Rome"))}
-    )
-    expected = pa.record_batch([pa.array([7], schema.field(0).type), ["x"], day], schema=schema)
-    assert site_rows(spark_rows, streams[0]).equals(expected)
-    joined = pa.record_batch(
-        [*expected.columns, *expected.columns], names=list(query.result_columns)
-    )
-    (row,) = result_rows(joined, result_type(query)).to_pylist()
-    assert row["a"] == row["b"] == expected.to_pylist()[0]
-    finer = pa.array([7001], pa.timestamp("us", "UTC"))
-    with pytest.raises(ArgumentError, match=r"'ts'.*exactly"):
-        site_rows(spark_rows.set_column(2, "ts", finer), streams[0])

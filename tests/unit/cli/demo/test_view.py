@@ -127,8 +127,13 @@ def test_frame_when_results_are_put_off_then_shows_how_many(make_state: MakeStat
     view = side_by_side()
     more = replace(view.streams, pairs=tuple(range(2_000, 20_001, 2_000)))
     seen = progress(make_state())
-    for part in seen.partitions:
-        part.totals["rows_out"] = {"arriving": 1_000}
+    seen = replace(
+        seen,
+        partitions=[
+            replace(part, totals=replace(part.totals, rows_out={"arriving": 1_000}))
+            for part in seen.partitions
+        ],
+    )
     lines = drawn(SideBySide(more, view.rival).frame(seen, Outlook(1.0)))
     assert lines[2] == f"results 2,000 ████▒▒▒▒{'░' * 32} 50.0 % of what these rows have"
 

@@ -140,7 +140,8 @@ def test_join_all_when_bands_follow_each_other_then_rows_in_reach_meet_in_one_pa
             values = pa.array(numbers.astype(np.int32), pa.date32())
         bench.write(name, pa.table({"t": values, "id": np.arange(150)}), 1)
     on = [("r1.t", "r2.t"), ("r2.t", "r3.t"), ("r3.t", "r4.t", None)]
-    joined = join_batches(bench, on, within=within, partitions=5)
+    reach = dt.timedelta(days=within) if type_ == "date" else within
+    joined = join_batches(bench, on, within=reach, partitions=5)
     distance = "abs(datediff({0}_t, {1}_t))" if type_ == "date" else "abs({0}_t - {1}_t)"
     near = f"{distance} <= {within}{'D' if type_ == 'double' else ''}"
     expected = cascade(

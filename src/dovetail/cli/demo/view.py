@@ -46,7 +46,10 @@ class SideBySide:
         self._add_results(grid, progress)
         ours = memory_now(last_records(progress))
         limit = f"of {format_bytes(progress.budget_bytes or 0)}"
-        self._add_memory(grid, (ours, limit), self._moment(progress), self._when(progress))
+        moment = self._moment(progress)
+        # what there may be in the end, so that the bar grows as the rows come
+        scale = moment.held_bytes * self.streams.files / moment.files if moment else 0.0
+        self._add_memory(grid, (ours, limit), moment, self._when(progress), scale)
         return grid
 
     def outcome(self, progress: "Progress") -> Table:
@@ -88,9 +91,11 @@ class SideBySide:
         grid.add_row("results", f"{out:,}", bar + _note(told))
 
     @staticmethod
-    def _add_memory(grid: Table, ours: tuple[int, str], theirs: Moment | None, note: str) -> None:
+    def _add_memory(
+        grid: Table, ours: tuple[int, str], theirs: Moment | None, note: str, scale: float = 0.0
+    ) -> None:
         held, told = ours
-        scale = max(held, theirs.held_bytes if theirs else 0)
+        scale = max(held, theirs.held_bytes if theirs else 0, scale)
         bar = stacked([(held, "█", "cyan")], scale)
         grid.add_row("Dovetail", format_bytes(held), bar + _note(told))
         if theirs is not None:
@@ -116,9 +121,9 @@ class SideBySide:
             return ""
         if self.rival.given_up and moment is self.rival.moments[-1]:
             return "when it was stopped, lest it fill the heap"
-        # it goes by more files at once, and so may be a few of them behind
+        # it goes by more files at once: what is known may be of a few files less
         if self._files(progress) - moment.files < FILES_AT_ONCE:
-            return "at the same rows"
+            return "at no more rows"
         return f"at {percent(moment.files, self.streams.files)} of the rows"
 
 

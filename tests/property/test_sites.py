@@ -274,6 +274,23 @@ FAILED_BEFORE = [
         late_intervals=0.7,
         algorithms=(Algorithm.SM_D2,),
     ),
+    # a message on its way shared memory with the window, which was written over meanwhile
+    Case(
+        11837,
+        streams=2,
+        window="mixed",
+        window_intervals=0.5,
+        delta_intervals=0.4,
+        delays="none",
+        heartbeats=True,
+        slow=True,
+        rows=5,
+        domain=2,
+        intervals=9,
+        compact=False,
+        change_every=3,
+        algorithms=tuple(Algorithm),
+    ),
 ]
 
 

@@ -320,7 +320,7 @@ class Copy:
             return
         gone = min(message.header.trimmed, len(self._clock.values))
         if gone:
-            self._clock.replace(self._clock.values[gone:].copy())
+            self._clock.replace(self._clock.values[gone:])
             self._clock_first += gone
         self._clock.append(times)
 

@@ -27,7 +27,10 @@ _ALL = 1 << 62
 
 
 class Growing:
-    """An array that grows at its end, in amortised constant time per value."""
+    """An array that grows at its end, in amortised constant time per value.
+
+    What `values` gave is never written over: a message that is still on its way may hold it.
+    """
 
     def __init__(self, dtype: type = np.int64) -> None:
         self._data: NDArray[Any] = np.zeros(16, dtype=dtype)
@@ -51,8 +54,8 @@ class Growing:
         self._length = needed
 
     def replace(self, values: NDArray[Any]) -> None:
-        self._length = 0
-        self.append(values)
+        self._data = np.array(values, dtype=self._data.dtype)
+        self._length = len(values)
 
 
 @dataclass
@@ -259,8 +262,8 @@ class RowStore:
 
     def _compact(self, slots: Rows) -> None:
         rows = self.gather(slots)
-        self._numbers.replace(self.numbers[slots].copy())
-        self._times.replace(self.times[slots].copy())
+        self._numbers.replace(self.numbers[slots])
+        self._times.replace(self.times[slots])
         self._chunks = [rows] if rows.num_rows else []
         self._by_number = None
         keys, self._indexes = list(self._indexes), {}

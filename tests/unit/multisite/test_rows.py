@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from dovetail.kernel.keys import KeyCodec
 from dovetail.multisite.query import StepKey
-from dovetail.multisite.rows import RowStore
+from dovetail.multisite.rows import Growing, RowStore
 
 SCHEMA = pa.schema([("S.ts", pa.int64()), ("S.k", pa.int64()), ("S.n", pa.int64())])
 KEY = StepKey(("S.k",), ("S.k",), KeyCodec((pa.int64(),)))
@@ -54,3 +54,13 @@ def test_slots_of_when_a_number_is_not_there_then_leaves_it_out() -> None:
     batch = pa.record_batch({"S.ts": [1], "S.k": [1], "S.n": [9]})
     store.append(np.array([9]), batch)
     assert store.slots_of(np.array([4, 9, 12])).tolist() == [0]
+
+
+def test_growing_when_values_were_given_out_then_these_stay_as_they_were() -> None:
+    array = Growing()
+    array.append(np.arange(12))
+    given = array.values
+    array.replace(given[8:])
+    array.append(np.arange(100, 112))
+    assert array.values.tolist() == [8, 9, 10, 11, *range(100, 112)]
+    assert given.tolist() == list(range(12))

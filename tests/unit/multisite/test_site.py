@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from dovetail.sites import (
     Step,
     Stream,
     TimeWindow,
+    encode,
     topology,
 )
 from support.sites import counted, window_join
@@ -90,6 +92,36 @@ def test_heartbeats_when_messages_take_longer_than_delta_then_results_are_right(
     simulation = Simulation(plan, later(query, 0.3), heartbeats=True)
     simulation.run(streams, 10)
     tally = wrong(simulation, query, streams, 10)
+    assert tally["lost"] == tally["extra"] == 0
+    assert tally["right"] > 100
+
+
+class Watched(Simulation):
+    """Looks whether messages arrive as they were sent."""
+
+    changed = 0
+
+    def watch(self) -> None:
+        self._sent: dict[int, tuple[Message, bytes]] = {}
+        self.network.log = lambda m: self._sent.update({id(m): (m, encode(m))})
+
+    def deliver(self, message: Message) -> None:
+        self.changed += self._sent[id(message)][1] != encode(message)
+        super().deliver(message)
+
+
+@pytest.mark.parametrize("window", [TimeWindow(5), CountWindow(2)])
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_messages_when_they_travel_for_intervals_then_arrive_as_they_were_sent(
+    make, algorithm: Algorithm, window: TimeWindow | CountWindow
+) -> None:
+    # the sender gives up rows of its window, and takes others in, while a message is on its way
+    query, streams = make(*[(4, range(6), 4, window)] * 2, delta=35, intervals=15)
+    simulation = Watched(both_ways(query, algorithm, algorithm), lambda _: 35)
+    simulation.watch()
+    simulation.run(streams, 15)
+    assert simulation.changed == 0
+    tally = wrong(simulation, query, streams, 15)
     assert tally["lost"] == tally["extra"] == 0
     assert tally["right"] > 100
 
@@ -307,6 +339,30 @@ def test_plan_when_a_link_begins_to_carry_rows_late_then_results_are_right(
     simulation.drain()
     assert len(simulation.planner.changes) == 3
     tally = wrong(simulation, query, streams, 30)
+    assert tally["lost"] == tally["extra"] == 0
+    assert tally["right"] > 500
+
+
+@pytest.mark.parametrize("held", [30, 60])  # three intervals, and six
+def test_plan_when_agreed_on_late_by_streams_of_one_host_then_results_are_right(
+    make, held: int
+) -> None:
+    # the sites then go through several intervals at once before each other's messages are taken in
+    query, streams = make(*[(8, range(20), 4, CountWindow(10))] * 2, intervals=12, seed=1)
+    query = replace(query, streams=tuple(replace(s, site="x") for s in query.streams))
+    first = both_ways(query, Algorithm.SM_D1, Algorithm.SP_S)
+    simulation = Simulation(
+        first, lambda m: held if m.header.kind == Kind.COMMIT else 0, heartbeats=True
+    )
+    simulation.planner = Planner(first, simulation.network, Prices())
+    simulation.offer(streams)
+    for interval in range(12):
+        simulation.step()
+        if interval == 3:
+            plan = both_ways(query, Algorithm.SP_S, Algorithm.SP_S)
+            simulation.planner.change(plan, simulation.network.now)
+    simulation.drain()
+    tally = wrong(simulation, query, streams, 12)
     assert tally["lost"] == tally["extra"] == 0
     assert tally["right"] > 500
 

@@ -34,6 +34,7 @@ from dovetail.semistream import KEYS_SCHEMA, SemiStreamSpec, StagedTable, TableW
 from dovetail.semistream import make as make_lookup
 from dovetail.twoway import TwoWaySpec, make
 from support.depth import only_full
+from support.processes import finding_support
 
 MB = 10**6
 
@@ -145,7 +146,9 @@ def stage_keys(folder: Path, keys: int) -> None:
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """What the child process measured."""
     command = [sys.executable, "-X", "faulthandler", __file__, json.dumps(settings)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(
+        command, env=finding_support(), capture_output=True, text=True, check=False, timeout=500
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

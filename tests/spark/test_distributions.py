@@ -44,8 +44,8 @@ print(json.dumps([dovetail.__file__, names, failures, there]))
 """
 OPEN_TABLES = """
 from dovetail.errors import DovetailError
-from dovetail.spark.delta import DeltaSnapshot
-from dovetail.spark.iceberg import from_metadata
+from dovetail.spark.sources.delta import DeltaSnapshot
+from dovetail.spark.sources.iceberg import from_metadata
 for read in (DeltaSnapshot, from_metadata):
     try:
         read("nowhere")

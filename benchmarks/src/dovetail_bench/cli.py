@@ -128,6 +128,7 @@ def compare(
     turns: Annotated[int, typer.Option(min=1, help="How often each checkout runs.")] = 5,
     rows: Annotated[int | None, typer.Option(help="Another size than the published one.")] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="In each run.")] = 1,
+    only: Annotated[str | None, typer.Option(metavar="GROUP", help="One group alone.")] = None,
     least: Annotated[float, typer.Option(help="The lowest median that passes.")] = 0.97,
 ) -> None:
     """Compare this checkout with one of the commit before, by turns.
@@ -140,6 +141,7 @@ def compare(
         dovetail bench compare ../before spark-two-way spark-enrich --rows 250000
     """
     options = ["--repetitions", str(repetitions), *(["--rows", str(rows)] if rows else [])]
+    options += ["--only", only] if only else []
     said, lowest = Console(stderr=True), float("inf")
     table = Table("benchmark", "ratio", "median", "spread")
     with _complaints():

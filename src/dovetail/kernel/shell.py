@@ -239,6 +239,14 @@ class SpillingShell(Shell):
         """Give up something for blocks that are read; for `kernel.room`."""
         return self._make_room()
 
+    def release_rows(self) -> None:
+        """Give back what rows that have left memory took up."""
+        self._rows_held.shrink(max(0, self._rows_held.nbytes - self._held_bytes()))
+
+    def settle_catalogue(self) -> None:
+        """Reserve what blocks that were written take up in the catalogue."""
+        quietly(self._account())
+
     def check(self) -> None:
         super().check()
         assert self._held_bytes() <= self._rows_held.nbytes
@@ -280,10 +288,6 @@ class SpillingShell(Shell):
         if lacking <= block_bytes:
             return block_bytes
         return max(block_bytes, min(lacking + block_bytes // 2, most))
-
-    def _release_rows(self) -> None:
-        """Give back what rows that have left memory took up."""
-        self._rows_held.shrink(max(0, self._rows_held.nbytes - self._held_bytes()))
 
 
 def quietly(making_room: Iterable[pa.RecordBatch]) -> None:

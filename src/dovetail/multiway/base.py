@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.room import Room
-from dovetail.kernel.shell import Pieces, Results, quietly
+from dovetail.kernel.shell import Pieces, Results
 from dovetail.kernel.slices import SizedRows
 from dovetail.multiway import state
 from dovetail.multiway.blockjoins import BlockJoins, MinerOptions
@@ -86,7 +86,7 @@ class MultiWayJoin(MemoryAndDisk):
         if self._status is Status.DONE:
             for cell in self.cells:
                 cell.forget_departures()
-            quietly(self._account())
+            self.settle_catalogue()
 
     def pending(self) -> int:
         """About how many rows have yet to be read; 0 exactly when there is nothing to do."""

@@ -14,7 +14,7 @@ from dovetail.kernel.catalogue import Pages, fan_out_for
 from dovetail.kernel.memory import Budget, MemorySplit, require_share
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Run
-from dovetail.kernel.shell import Reclaiming, Results, SpillingShell, quietly
+from dovetail.kernel.shell import Reclaiming, Results, SpillingShell
 from dovetail.kernel.slices import WideRows, cuts
 from dovetail.multiway.blockjoins import MinerOptions
 from dovetail.multiway.cells import Cell
@@ -149,7 +149,7 @@ class MemoryAndDisk(SpillingShell):
         else:
             table.remove(slots)
             self._left(relation)
-        quietly(self._account())
+        self.settle_catalogue()
 
     def _in_blocks(self, relation: int, slots: Slots) -> Iterator[Slots]:
         """Rows in parts of which each makes up a block."""
@@ -164,7 +164,7 @@ class MemoryAndDisk(SpillingShell):
 
     def _left(self, relation: int) -> None:
         """Rows of a relation are in memory no more."""
-        self._release_rows()
+        self.release_rows()
         self._flushed = True
         self._removed(relation)
 
@@ -178,7 +178,7 @@ class MemoryAndDisk(SpillingShell):
         made = any(table.payload.compact() for table in self.tables)
         if not made:
             made = yield from self._reclaim(wanted)
-        self._release_rows()
+        self.release_rows()
         return made
 
 

@@ -11,7 +11,7 @@ batch (half of it at most), the block catalogue, and what working memory lacks f
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -24,12 +24,15 @@ from dovetail.kernel.keys import Codes, KeyCodec
 from dovetail.kernel.keytypes import compared_types
 from dovetail.kernel.matching import Emitter, OutputLayout
 from dovetail.kernel.memory import MemorySplit, require_share
+from dovetail.kernel.probing import Span
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, SortedRuns, sort_run
 from dovetail.kernel.shell import Results, SpillingShell
 
 WORKING_SHARE = 3 / 8
 MIN_BUDGET_BYTES = 64 << 10
+
+Note = Callable[[Run, Span], None]  #: takes note of what was found in a run
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,6 @@ class TwoWayJoin(SpillingShell):
         """The codes that this algorithm orders its rows by."""
         return codes
 
-    def _inserted(self, side: int, run: Run) -> None:
-        """Called when a run has been inserted, before it may be merged with others."""
-
     def _sorted(self, side: int, rows: pa.RecordBatch) -> Run | None:
         """Rows that came as a run without ticks, less those whose key matches nothing."""
         columns = [rows.column(index) for index in self.spec.key_columns[side]]
@@ -152,13 +152,21 @@ class TwoWayJoin(SpillingShell):
             return
         yield from self._grow(self._rows_held, run.nbytes, "rows")
         run.ats[:] = self.ctx.clock.tick()  # after the flushes that made room for it
+        yield from self._take_in(side, run)
+        yield from self._settle_rows()
+
+    def _take_in(self, side: int, run: Run) -> Results:
+        """Join rows with the other side's in memory, and store them."""
+        yield from self._match(side, run)
+        self.memory[side].insert(run)
+
+    def _match(self, side: int, run: Run, note: Note = lambda _run, _span: None) -> Results:
+        """Join rows with the other side's in memory; `note` is called with all that is found."""
         low, high = self.spec.codec.candidates(run.codes)
         for stored, span in self.memory[1 - side].probe(low, high):
+            note(stored, span)
             yield from self._emitter.match(run, stored, span, side)
         yield from self._emitter.drain()
-        self._inserted(side, run)
-        self.memory[side].insert(run)
-        yield from self._settle_rows()
 
     def _held_bytes(self) -> int:
         return sum(memory.nbytes for memory in self.memory)

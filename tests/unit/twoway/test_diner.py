@@ -24,6 +24,7 @@ from dovetail.twoway import ALGORITHMS, Diner, PaperDiner, TwoWaySpec
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.diner.joins import DinerOptions
 from dovetail.twoway.diner.regions import LOWER, MIDDLE, UPPER
+from support.flushing import flush
 
 SCHEMAS = [pa.schema([("k0", pa.int64()), (name, pa.int64())]) for name in ("left_id", "right_id")]
 SPEC = TwoWaySpec(*SCHEMAS, ("k0",), ("k0",))
@@ -63,7 +64,7 @@ class Bench:
 
     def flush(self, side: int, times: int = 1) -> None:
         for _ in range(times):
-            self.operator._flush(side)
+            flush(self.operator, side)
             quietly(self.operator._settle_rows())
             self.check()
 
@@ -288,7 +289,7 @@ def test_flush_when_a_region_is_short_then_goes_on_with_the_next_least_benefit(
     bench.flush(LEFT)
     regions = bench.operator.regions[LEFT]
     regions.set_upper(bench.memory_keys(LEFT)[-2])  # two rows, half a block
-    bench.operator.flushing[LEFT].count()
+    bench.operator.arriving.flushing[LEFT].count()
     regions.joins = [1, 1000, 0]
     before = bench.memory_keys(LEFT)
     bench.flush(LEFT)
@@ -328,7 +329,7 @@ def test_flush_when_needed_twice_for_one_batch_then_both_know_the_joins(benches:
     for regions in bench.operator.regions:
         regions.set_bounds(150, 450)
     for side in SIDES:
-        bench.operator.flushing[side].count()
+        bench.operator.arriving.flushing[side].count()
     bench.operator.regions[LEFT].joins = [50, 0, 900]  # nothing joins in the middle
     flushed = bench.operator.ctx.counters.blocks_written
     while bench.operator.ctx.counters.blocks_written < flushed + 3:

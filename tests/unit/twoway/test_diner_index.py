@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.runs import Run, sort_run
-from dovetail.twoway.diner.index import MarkedRuns
+from dovetail.twoway.diner.index import Found, MarkedRuns
 from dovetail.twoway.diner.regions import LEAST, LOWER, MIDDLE, MOST, UPPER, Regions
 
 PIECE_BYTES = 400  # about ten rows, so that merged runs come in several pieces
@@ -63,9 +63,11 @@ def test_probe_when_rows_match_then_counts_them_and_sets_their_bits(within: int 
     codes, probing = rng.integers(0, 400, 200), np.sort(rng.integers(0, 400, 60))
     index = filled(codes)
     low, high = KeyCodec((pa.int64(),), within).candidates(probing)
-    spans = list(index.probe(low, high))
+    spans, found = list(index.probe(low, high)), Found(index, len(probing))
+    for run, span in spans:
+        found.note(run, span)
     near = np.abs(probing[:, None] - codes[None, :]) <= (within or 0)
-    assert index.take_found().tolist() == near.sum(axis=1).tolist()
+    assert found.counts().tolist() == near.sum(axis=1).tolist()
     assert sum(int((span.high - span.low).sum()) for _, span in spans) == near.sum()
     matched = set(codes[near.any(axis=0)].tolist())
     assert 0 < len(matched) < len(set(codes.tolist()))
@@ -77,8 +79,7 @@ def test_bits_when_runs_are_merged_then_stay_with_their_rows() -> None:
     index = MarkedRuns(1 << 20, PIECE_BYTES)
     for tick in range(40):
         codes = np.arange(tick, 400, 40)
-        index.mark_next(codes % 3 == 0)
-        index.insert(sort_run(codes, tick, pa.record_batch({"code": codes})))
+        index.insert(sort_run(codes, tick, pa.record_batch({"code": codes})), codes % 3 == 0)
     assert len(index.runs) < len(index) / 5, "nothing was merged"
     for piece in index.pieces:
         assert (piece.joined == (piece.codes % 3 == 0)).all()
@@ -89,9 +90,12 @@ def test_loaded_rows_when_probed_then_are_found_but_not_counted() -> None:
     codes = np.array([3, 4])
     index.loaded.append(sort_run(codes, 0, pa.record_batch({"code": codes})))
     low = np.array([3, 4])
-    found = [int(span.high[0] - span.low[0]) for _, span in index.probe(low, low)]
-    assert len(found) == 2
-    assert index.take_found().tolist() == [1, 0]
+    found = Found(index, len(low))
+    spans = list(index.probe(low, low))
+    for run, span in spans:
+        found.note(run, span)
+    assert len(spans) == 2
+    assert found.counts().tolist() == [1, 0]
     assert len(index) == 3
 
 

@@ -17,6 +17,7 @@ from dovetail.twoway.base import MIN_BUDGET_BYTES
 from dovetail.twoway.diner.joins import DinerOptions
 from support.arrivals import Finish, Poll, Push, Restore, Step
 from support.conformance import assert_exactly_once, run_script
+from support.flushing import flush
 from support.generators import Shape, join_spec, make_relations
 from support.oracle import nested_loop
 
@@ -153,7 +154,7 @@ def test_snapshot_when_four_times_as_much_is_on_disk_then_is_about_as_large(
     for number in range(320):
         bench.push(number % 2, [1, 2, 3])
         while len(bench.operator.index[number % 2]):
-            bench.operator._flush(number % 2)
+            flush(bench.operator, number % 2)
         if number % 5 == 4:
             snapshot = save(bench, number)
             sizes.append(snapshot.blocks.nbytes + len(json.dumps(snapshot.meta)))
@@ -193,6 +194,6 @@ def test_block_when_flushed_later_than_can_be_told_then_is_refused(make_bench: A
     bench.operator.ctx.clock.now = (1 << 31) - 2
     for side in SIDES:
         bench.push(side, [1])
-        bench.operator._flush(side)
+        flush(bench.operator, side)
     with pytest.raises(StateError, match="more than the 2147483647 that DINER tells apart"):
         bench.poll()

@@ -3,11 +3,11 @@
 The paper keeps one sorted index a relation, with the join bit in the index entry (section 3.1).
 Here the index is `SortedRuns`, and three things are added:
 
-- Join bits. A probe sets the bits of the stored rows it finds, and counts for each probing row how
-  many it found. Both come from ranges of positions, so no pair is ever spelled out for them. They
-  are the candidates of the codes: where a candidate still has to be verified (hashed keys, bands of
-  floats) a pair that fails is counted too. That can only bend the statistics a hair; it never adds
-  or loses a result.
+- Join bits. What a probe finds is noted in `Found`: it sets the bits of the stored rows, and counts
+  for each probing row how many it found. Both come from ranges of positions, so no pair is ever
+  spelled out for them. They are the candidates of the codes: where a candidate still has to be
+  verified (hashed keys, bands of floats) a pair that fails is counted too. That can only bend the
+  statistics a hair; it never adds or loses a result.
 - Pieces. A flush takes rows out of one range of codes. A large run is cut into pieces, with buffers
   of their own, by the first flush that finds it, so that flushes rewrite the pieces at the ends of
   their range and not everything there is. Until then it is merged as `SortedRuns` does it, without
@@ -106,6 +106,40 @@ class LoadedRun(Run):
         self.found = 0  #: times that its rows were found since the last flush
 
 
+class Found:
+    """Counts what rows that probe find in the other side's index, and sets the bits of it."""
+
+    def __init__(self, index: "MarkedRuns", probing: int) -> None:
+        self._probing = probing
+        #: among the rows in memory: rows that probe, and how many each found (None: one)
+        self._finds: list[tuple[Rows, Rows | None]] = []
+        if index.flushed:  # what loaded rows are worth is told by what has been found since
+            for run in index.loaded:
+                run.found = 0
+            index.flushed = False
+
+    def note(self, run: Run, span: Span) -> None:
+        """Note what was found in one run."""
+        counts = span.high - span.low
+        if isinstance(run, MarkedRun):
+            several = int(counts.max()) > 1
+            self._finds.append((span.probing, counts if several else None))
+            _mark(run.joined, span, several)
+        elif isinstance(run, LoadedRun):
+            run.found += int(counts.sum())
+
+    def counts(self) -> Rows:
+        """The number of rows in memory that each row has found."""
+        found = np.zeros(self._probing, dtype=np.int64)
+        ones = [probing for probing, counts in self._finds if counts is None]
+        if ones:
+            found += np.bincount(np.concatenate(ones), minlength=self._probing)
+        for probing, counts in self._finds:
+            if counts is not None:
+                np.add.at(found, probing, counts)
+        return found
+
+
 class MarkedRuns(SortedRuns):
     """The rows of one side that are in memory, and those that are loaded besides."""
 
@@ -115,22 +149,15 @@ class MarkedRuns(SortedRuns):
         #: what was merged together, whole or in pieces of ascending codes; `runs` lists them all
         self._levels: list[list[MarkedRun]] = []
         self._rows = self._bytes = 0  # of all runs
-        self._next_bits: Bits | None = None
-        #: of the last probe, among the rows in memory: rows, and how many each found (None: one)
-        self._finds: list[tuple[Rows, Rows | None]] = []
-        self._probing = 0  # how many rows it had
         self.loaded: list[LoadedRun] = []
-        self.flushed = False  #: since the last probe
+        self.flushed = False  #: since loaded rows were counted last
 
     # -- arrival ----------------------------------------------------------------------------
 
-    def mark_next(self, joined: Bits) -> None:
-        """The join bits of the run that is inserted next."""
-        self._next_bits = joined
-
-    def insert(self, run: Run) -> None:
-        bits, self._next_bits = self._next_bits, None
-        joined = np.zeros(len(run), dtype=np.bool_) if bits is None else bits
+    def insert(self, run: Run, joined: Bits | None = None) -> None:
+        """See `SortedRuns`; `joined` are the rows' join bits, by default not set."""
+        if joined is None:
+            joined = np.zeros(len(run), dtype=np.bool_)
         self._levels.append([MarkedRun(run.codes, run.ats, run.rows, joined, run.block)])
         # flushes leave little of some: the smallest are merged, wherever they are
         self._levels.sort(key=_rows_in)
@@ -197,13 +224,8 @@ class MarkedRuns(SortedRuns):
     # -- probing ----------------------------------------------------------------------------
 
     def probe(self, low: Codes, high: Codes) -> Iterator[tuple[Run, Span]]:
-        """Candidates among the rows in memory and the loaded ones; sets the bits of the former."""
-        self._finds, self._probing = [], len(low)
+        """Candidates among the rows in memory and the loaded ones."""
         everything = [*self.runs, *self.loaded]
-        if self.flushed:
-            for copy in self.loaded:
-                copy.found = 0
-            self.flushed = False
         if not everything or not len(low):
             return
         # only the probing rows that reach into a piece are searched for there
@@ -214,29 +236,9 @@ class MarkedRuns(SortedRuns):
                 continue
             lows = low[begin:end]
             span = run.probe(lows, lows if low is high else high[begin:end])
-            if span is None:
-                continue
-            span.probing = span.probing + begin
-            if isinstance(run, MarkedRun):
-                counts = span.high - span.low
-                several = int(counts.max()) > 1
-                self._finds.append((span.probing, counts if several else None))
-                _mark(run.joined, span, several)
-            elif isinstance(run, LoadedRun):
-                run.found += int((span.high - span.low).sum())
-            yield run, span
-
-    def take_found(self) -> Rows:
-        """The number of rows in memory that each row of the last probe found."""
-        finds, self._finds = self._finds, []
-        found = np.zeros(self._probing, dtype=np.int64)
-        ones = [probing for probing, counts in finds if counts is None]
-        if ones:
-            found += np.bincount(np.concatenate(ones), minlength=self._probing)
-        for probing, counts in finds:
-            if counts is not None:
-                np.add.at(found, probing, counts)
-        return found
+            if span is not None:
+                span.probing = span.probing + begin
+                yield run, span
 
     # -- taking rows out --------------------------------------------------------------------
 

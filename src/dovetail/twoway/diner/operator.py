@@ -58,31 +58,31 @@ hashes, which say little, and the join bits do what can be done.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.blocks import BLOCK, LOGGED, NEVER, RESIDENT
-from dovetail.kernel.catalogue import Entries, concatenated, fan_out_for, split_tails
+from dovetail.kernel.blocks import BLOCK, LOGGED, RESIDENT
+from dovetail.kernel.catalogue import concatenated, fan_out_for, split_tails
 from dovetail.kernel.protocol import SIDES, Context, Snapshot
-from dovetail.kernel.runs import Run, in_order, merge_runs
+from dovetail.kernel.runs import Run
 from dovetail.kernel.shell import Pieces, Results, quietly
 from dovetail.twoway.base import TwoWayJoin, TwoWaySpec
-from dovetail.twoway.diner.flushing import Flushing
-from dovetail.twoway.diner.index import MarkedRuns
+from dovetail.twoway.diner.arriving import Arriving, BlockSizes
+from dovetail.twoway.diner.index import Found, MarkedRuns
 from dovetail.twoway.diner.joins import BlockJoins, DinerOptions
 from dovetail.twoway.diner.lists import LISTS, MOST_PAGE_ENTRIES, make_pages
 from dovetail.twoway.diner.loads import LoadedRows
 from dovetail.twoway.diner.meeting import LoadedBlocks, Rectangle, Sweep
+from dovetail.twoway.diner.phases import Cleanup, Reactive
 from dovetail.twoway.diner.regions import Regions
 from dovetail.twoway.diner.sorting import SORTED
 from dovetail.twoway.diner.sweep import Sweeper
 
 _LEAST_BLOCKS_IN_WORKING = 6  # a flush and a merge hold a block several times over
-_UNEVEN = 2  # times the bytes that are meant: more of them are written piece by piece
 _LEAST_PIECE_BYTES, _PIECES_IN_WORKING = 1 << 20, 4  # copied faster than looked after
 
 
@@ -107,39 +107,32 @@ class Diner(TwoWayJoin):
 
     def _build(self, snapshot: Snapshot | None) -> None:
         super()._build(snapshot)
-        self._most_block_bytes = self.working_bytes // _LEAST_BLOCKS_IN_WORKING
-        asked = self.options.block_bytes
-        self.block_bytes = self._choose_block_bytes(asked, self._most_block_bytes)
-        if asked is not None:  # as asked for, whatever that costs
-            self._most_block_bytes = self.block_bytes
-            self._slice_bytes = min(self._slice_bytes, self.block_bytes)
-        self._group_bytes = self.working_bytes // 4
-        self.regions = (Regions(), Regions())
-        self.flushing = [
-            Flushing(self.index[side], self.regions[side], self.ctx.rng) for side in SIDES
-        ]
+        sizes = self._choose_sizes()
+        self.block_bytes, self._most_block_bytes = sizes.block_bytes, sizes.most_bytes
         self._wanted_bytes = 0  # by the last arrival
         self._pages = make_pages(self.ctx.store, self._choose_page_entries(snapshot))
-        self.joins = BlockJoins(
-            self.ctx, self.spec.codec, self._emitter, self._pages, self._group_bytes, self.options
-        )
-        sorted_bytes = max(self.block_bytes, self._most_block_bytes // 2)
+        codec, emitter, group = self.spec.codec, self._emitter, sizes.group_bytes
+        self.joins = BlockJoins(self.ctx, codec, emitter, self._pages, group, self.options)
+        sorted_bytes = max(sizes.block_bytes, sizes.most_bytes // 2)
         self.sweeper = Sweeper(self.ctx, self.joins, sorted_bytes, self.options)
-        self.loaded = LoadedRows(self.ctx, self.index, self._group_bytes)
+        self.arriving = Arriving(
+            self.ctx, self.index, self.joins, sizes, self.options, emptied=snapshot is not None
+        )
+        self.reactive = Reactive(self.joins, self.sweeper, self.options)
+        self.cleanup = Cleanup(self.arriving, self.joins, self.sweeper, self.options)
         self.waiting: Callable[[], int] = lambda: 0  #: rows in the input buffer, if known
-        self._ended_alone: int | None = None  # the side that has, while the other goes on
-        self._favoured: int | None = None
-        self._emptied = snapshot is not None  # a Cleanup may have taken all rows out of memory
-        self._looping = False  # Cleanup is going on as a nested loop
 
     def _new_memory(self, merge_bytes: int) -> tuple[MarkedRuns, MarkedRuns]:
         piece_bytes = max(_LEAST_PIECE_BYTES, self.working_bytes // _PIECES_IN_WORKING)
         return MarkedRuns(merge_bytes, piece_bytes), MarkedRuns(merge_bytes, piece_bytes)
 
-    @property
-    def index(self) -> tuple[MarkedRuns, MarkedRuns]:
-        """The rows in memory, with their join bits."""
-        return self.memory
+    def _choose_sizes(self) -> BlockSizes:
+        most, asked = self.working_bytes // _LEAST_BLOCKS_IN_WORKING, self.options.block_bytes
+        nbytes = self._choose_block_bytes(asked, most)
+        if asked is not None:  # as asked for, whatever that costs
+            most = nbytes
+            self._slice_bytes = min(self._slice_bytes, nbytes)
+        return BlockSizes(nbytes, most, self.working_bytes // 4, self._slice_bytes)
 
     def _choose_page_entries(self, snapshot: Snapshot | None) -> int:
         if snapshot is not None:
@@ -147,184 +140,75 @@ class Diner(TwoWayJoin):
         total = self.ctx.budget.total_bytes
         return self.page_entries or fan_out_for(total, LISTS, MOST_PAGE_ENTRIES)
 
-    # -- arriving ---------------------------------------------------------------------------
+    @property
+    def index(self) -> tuple[MarkedRuns, MarkedRuns]:
+        """The rows in memory, with their join bits."""
+        return self.memory
+
+    @property
+    def regions(self) -> tuple[Regions, Regions]:
+        return self.arriving.regions
+
+    @property
+    def loaded(self) -> LoadedRows:
+        return self.arriving.loaded
+
+    # -- transitions ------------------------------------------------------------------------
 
     def push(self, side: int, batch: pa.RecordBatch) -> Results:
+        """See `Shell`. Whatever deferred phase there was, rows arrive now."""
         self._put_down()
-        self._looping = False
-        if self._ended_alone == side:
-            self._ended_alone = self._favoured = None
-        if batch.num_rows and self._ended_alone is not None:
-            self._favour(self._ended_alone, 2 * self.wide.counted_input(batch.nbytes))
-        elif batch.num_rows and self._emptied:
-            self._recall(2 * self.wide.counted_input(batch.nbytes))
+        self.cleanup.leave()
+        spare = 2 * self.wide.counted_input(batch.nbytes) if batch.num_rows else None
+        self.arriving.begin(side, spare, self)
         yield from super().push(side, batch)
 
     def finish(self, side: int) -> None:
         super().finish(side)
-        if all(self.ended):  # as far as is known: if a row comes, it was a silence
-            self._ended_alone = self._favoured = None
-        elif self.options.load_ended:
-            self._ended_alone = side
+        self.arriving.finish(side, alone=not all(self.ended))
 
-    def _inserted(self, side: int, run: Run) -> None:
-        found = self.index[1 - side].take_found()
-        self.regions[side].arrived(run.codes, found)
-        self.regions[1 - side].probed(run.codes, found)
-        self.index[side].mark_next(found > 0)
-
-    # -- flushing ---------------------------------------------------------------------------
-
-    def _make_room(self, wanted: int = 0) -> bool:
-        if wanted:  # and likely as much again, if merging what came makes it larger
-            self._wanted_bytes = wanted
-        if self._ended_alone is not None and len(self.index[1 - self._ended_alone]):
-            useless = 1 - self._ended_alone
-            if self.index[useless].nbytes >= self.block_bytes or not self.loaded.give_up():
-                self._flush_any(useless)
-            return True
-        victim = max(SIDES, key=lambda side: len(self.index[side]) + self.loaded.rows(side))
-        copies = self.loaded.least_benefit(victim)
-        if copies is not None and copies <= self.regions[victim].least_benefit():
-            return self.loaded.give_up(victim)
-        if not len(self.index[victim]):
-            return False
-        self._flush(victim)
-        return True
-
-    def _flush(self, side: int) -> None:
-        """Algorithm 2, for the victim that is given."""
-        self._write(side, self._blocks(self.flushing[side].take(self._rows_to_flush(side))))
-
-    def _flush_any(self, side: int) -> None:
-        """Flush a block of rows that are of no use in memory."""
-        self._write(side, self._blocks(self.flushing[side].take_any(self._rows_to_flush(side))))
-
-    def _blocks(self, parts: list[Run]) -> Iterator[Run]:
-        """Rows that were taken out of memory as one block; as several, if they are wider than most.
-
-        How many rows were taken went by the mean row.
-        """
-        if sum(part.nbytes for part in parts) <= _UNEVEN * self._most_block_bytes:
-            yield merge_runs(parts)
-        else:
-            yield from in_order(parts, self._most_block_bytes)
-
-    def _rows_to_flush(self, side: int) -> int:
-        nbytes = self._bytes_to_flush(self.block_bytes, self._most_block_bytes, self._wanted_bytes)
-        return self._rows_of(side, nbytes)
-
-    def _rows_of(self, side: int, nbytes: int) -> int:
-        """About how many rows of a side take up so many bytes."""
-        index = self.index[side]
-        return max(1, nbytes * len(index) // max(1, index.nbytes))
-
-    def _write(self, side: int, blocks: Iterable[Run]) -> tuple[int, Entries]:
-        """Put rows that were taken out of memory on disk; returns the first number, and entries.
-
-        No two blocks have the same DTS, as if one had gone after the other.
-        """
-        tick, store, known = self.ctx.clock.tick, self.ctx.store, self.joins.blocks[side]
-        first, written = len(known), []
-        self._release_rows()
-        for run in blocks:
-            block = store.append(run, side, LOGGED, dts=tick())
-            known.append(block)
-            written.append(block)
-            self.ctx.counters.flushed_bytes += int(block["length"])
-            self.ctx.counters.flushed_rows += len(run)
-        self.regions[side].flushed = self.index[side].flushed = True
-        quietly(self._account())  # which may write more
-        return first, np.array(written, dtype=BLOCK)
-
-    def _catalogue_bytes(self) -> int:
-        """Pages are looked at by deferred work only, and kept in the working memory."""
-        return self._pages.tail_bytes
-
-    def _set_down(self, side: int, keep: bool) -> None:
-        """Write the lowest rows of a side as blocks; keep them in memory as loaded, if asked."""
-        count = self._rows_of(side, self._group_bytes)
-        parts = self.flushing[side].take_any(count)
-        self._emptied = True
-        if sum(part.nbytes for part in parts) > _UNEVEN * self._group_bytes:
-            self._write(side, in_order(parts, self._most_block_bytes))
-            return
-        run = merge_runs(parts)
-        pieces = run.cuts(0, len(run), self._most_block_bytes)
-        first, written = self._write(side, (run.slice(*piece) for piece in pieces))
-        if keep:
-            load = self.loaded.keep(first, written, run)
-            self.joins.loads += [] if load is None else [load]
-
-    def _favour(self, ended: int, spare_bytes: int) -> None:
-        """Give the memory to the input that has ended, but for the bytes to be spared."""
-        blocks = self.joins.blocks[ended]
-        if self._favoured == ended or not len(blocks):
-            return
-        self._favoured = ended
-        while len(self.index[1 - ended]):
-            self._set_down(1 - ended, keep=False)
-        while self.loaded.give_up(1 - ended):
-            pass
-        spare_bytes += 2 * self.block_bytes + self._slice_bytes
-        self.joins.loads += self.loaded.load(ended, blocks, spare_bytes)
-
-    def _recall(self, spare_bytes: int) -> None:
-        """After a silence: load what Cleanup took out of memory, but for the bytes to be spared."""
-        self._emptied = False
-        if self.options.cleanup != "loop":
-            spare_bytes += 2 * self.block_bytes + self._slice_bytes
-            self.joins.loads += self.loaded.recall(self.joins.blocks, spare_bytes)
-
-    # -- deferred work ----------------------------------------------------------------------
+    def _deferred(self) -> Pieces:
+        self._wanted_bytes = 0
+        phase = self.cleanup if all(self.ended) else self.reactive
+        for piece in phase.work(self):
+            yield phase.name, piece
+        self.joins.forget_loads([self.arriving.oldest(side) for side in SIDES])
 
     def _stops(self, fuel: int) -> bool:
         return fuel <= 0 or self.waiting() > self.options.max_new_arrivals
 
-    def _deferred(self) -> Pieces:
-        self._wanted_bytes = 0
-        while True:
-            phase = "cleanup" if all(self.ended) else "reactive"
-            if self.sweeper.state is not None:
-                yield phase, self.sweeper.step(self)
-                continue
-            side = self._side_to_set_down() if all(self.ended) else None
-            if side is not None:
-                self._set_down(side, keep=self.options.cleanup != "loop")
-                yield phase, iter(())
-            elif not self.joins.rectangle.advance(self.joins.sizes):
-                self._looping = False
-                self.joins.forget_loads([self._oldest(side) for side in SIDES])
-                return
-            elif all(self.ended) and not self._looping:
-                self._put_down()
-                self._looping = not self.sweeper.begin(self)
-            else:
-                most = sum(self.joins.sizes) if all(self.ended) else self.options.max_outer_blocks
-                yield phase, self.joins.react(most, self)
+    # -- arriving ---------------------------------------------------------------------------
+
+    def _take_in(self, side: int, run: Run) -> Results:
+        found = Found(self.index[1 - side], len(run))
+        yield from self._match(side, run, found.note)
+        self.arriving.insert(side, run, found.counts())
+
+    def _make_room(self, wanted: int = 0) -> bool:
+        if wanted:  # and likely as much again, if merging what came makes it larger
+            self._wanted_bytes = wanted
+        return self.arriving.make_room(self._flush_bytes(), self)
+
+    def _flush_bytes(self) -> int:
+        most = self._most_block_bytes
+        return self._bytes_to_flush(self.block_bytes, most, self._wanted_bytes)
+
+    # -- memory -----------------------------------------------------------------------------
 
     def lend(self) -> bool:
         """Line 13 of Algorithm 4. In Cleanup, what is still in memory has nothing left to meet."""
         return self.loaded.give_up() if all(self.ended) else self._make_room()
 
     def _put_down(self) -> None:
-        self._pages.forget()
         self.joins.put_down()
         self.sweeper.put_down()
 
-    def _side_to_set_down(self) -> int | None:
-        """A side with rows in memory that have not met all of the other side's blocks."""
-        return next((side for side in SIDES if self._has_unmet(side)), None)
-
-    def _has_unmet(self, side: int) -> bool:
-        blocks = self.joins.blocks[1 - side]
-        return self.loaded.leave_unmet(1 - side, blocks, self.index[side].runs)
-
-    def _oldest(self, side: int) -> int:
-        return min((int(run.ats.min()) for run in self.index[side].runs), default=NEVER)
+    def _catalogue_bytes(self) -> int:
+        """Pages are looked at by deferred work only, and kept in the working memory."""
+        return self._pages.tail_bytes
 
     def pending(self) -> int:
-        rows = sum(len(self.index[side]) for side in SIDES if self._has_unmet(side))
+        rows = sum(len(self.index[side]) for side in SIDES if self.arriving.unmet(side))
         return rows + self.joins.unmet_rows()
 
     # -- state ------------------------------------------------------------------------------
@@ -372,20 +256,15 @@ class Diner(TwoWayJoin):
         self._catalogue.grow(self._pages.tail_bytes)
         for block in snapshot.blocks[snapshot.blocks["kind"] == RESIDENT]:
             self.index[int(block["side"])].restore(self.ctx.store.read(block))
-        for side in SIDES:
-            self.flushing[side].count()
+        for flushing in self.arriving.flushing:
+            flushing.count()
         quietly(self._settle_rows())
 
     def check(self) -> None:
         super().check()
-        self.loaded.check()
+        self.arriving.check()
         self.joins.rectangle.check(self.joins.sizes)
-        for side in SIDES:
-            self.regions[side].check()
-            counted = list(self.regions[side].rows)
-            self.flushing[side].count()
-            assert counted == self.regions[side].rows, "the regions' rows are miscounted"
-            blocks = self.joins.blocks[side]
+        for blocks in self.joins.blocks:
             blocks.check()
             known = concatenated(blocks.tails[::-1])
             assert (np.diff(known["dts"]) > 0).all()

@@ -68,6 +68,7 @@ class Sweeper:
         """Give the blocks in memory back; nothing else is lost."""
         self._chunk = None
         self.sorter.put_down()
+        self._joins.pages.forget()
         self._joins.room.give_back()
 
     def check(self) -> None:

@@ -34,7 +34,7 @@ import numpy as np
 from dovetail.kernel.blocks import RESIDENT
 from dovetail.kernel.protocol import SIDES, Snapshot
 from dovetail.kernel.runs import Run, SortedRuns, in_order
-from dovetail.kernel.shell import Pieces, quietly
+from dovetail.kernel.shell import Pieces
 from dovetail.twoway.rivals.partitioned import Chosen, PartitionedJoin
 from dovetail.twoway.xjoin.operator import part_of
 
@@ -136,8 +136,8 @@ class DoublePipelinedJoin(PartitionedJoin):
             for number in np.flatnonzero(self.marked_rows[:, side]):
                 self.cells[number].flushed[side] = dts
             self.marked_rows[:, side] = 0
-        self._release_rows()
-        quietly(self._account())
+        self.release_rows()
+        self.settle_catalogue()
 
     # -- second stage -----------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.runs import Run, in_order
-from dovetail.kernel.shell import quietly
 from dovetail.twoway.xjoin.operator import XJoin
 
 Chosen = NDArray[np.bool_]  #: by the cell
@@ -35,12 +34,12 @@ class PartitionedJoin(XJoin):
             for run in self._leaving(side, chosen):
                 self._write(side, run, dts)
             self._drop(side, chosen)
-            self._release_rows()
+            self.release_rows()
             for number in numbers:
                 self.cells[number].rows[side] = 0
                 self.cells[number].flushed[side] = dts
         self._flushed(numbers)
-        quietly(self._account())
+        self.settle_catalogue()
 
     def _flushed(self, cells: NDArray[np.int64]) -> None:
         """Called when all that these cells had in memory has been written."""

@@ -27,7 +27,6 @@ import json
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import BLOCK, RESIDENT
@@ -36,7 +35,7 @@ from dovetail.kernel.matching import PairFilter
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Snapshot
 from dovetail.kernel.runs import Run, in_order
-from dovetail.kernel.shell import Pieces, Reclaiming, Results, quietly
+from dovetail.kernel.shell import Pieces, Reclaiming, Results
 from dovetail.twoway.base import TwoWayJoin
 from dovetail.twoway.rivals.merging import Merger
 
@@ -71,14 +70,11 @@ class ProgressiveMergeJoin(TwoWayJoin):
     def _put_down(self) -> None:
         self.merger.rest()
 
-    def _arrive(self, side: int, rows: pa.RecordBatch) -> Results:
-        run = self._sorted(side, rows)
-        if run is None:
-            return
-        yield from self._grow(self._rows_held, run.nbytes, "rows")
-        run.ats[:] = self.newest[side] = self.ctx.clock.tick()
+    def _take_in(self, side: int, run: Run) -> Results:
+        """Store rows; they are joined when memory is full."""
+        yield from ()
+        self.newest[side] = self.ctx.clock.now
         self.memory[side].insert(run)
-        yield from self._settle_rows()
 
     def _reclaim(self, wanted: int) -> Reclaiming:
         """Memory is full: join what is in it, and write it."""
@@ -114,9 +110,9 @@ class ProgressiveMergeJoin(TwoWayJoin):
             self._write(side, [run.filter(run.ats <= self.joined_tick) for run in runs], number)
             newer = [run.filter(run.ats > self.joined_tick) for run in runs]
             self._write(side, newer, self.ctx.clock.tick())
-        self._release_rows()
+        self.release_rows()
         self.merger.settle(_ALL)
-        quietly(self._account())
+        self.settle_catalogue()
         return True
 
     def _joined(self, side: int) -> bool:

@@ -53,7 +53,7 @@ from dovetail.kernel.catalogue import Pages, fan_out_for, split_tails
 from dovetail.kernel.keys import Codes, spread
 from dovetail.kernel.protocol import SIDES, Snapshot
 from dovetail.kernel.runs import Run, merge_runs, own
-from dovetail.kernel.shell import Pieces, quietly
+from dovetail.kernel.shell import Pieces, Results, quietly
 from dovetail.twoway.base import TwoWayJoin
 from dovetail.twoway.xjoin.cells import Cell, Cleaning
 from dovetail.twoway.xjoin.cleanup import Cleanup
@@ -113,7 +113,12 @@ class XJoin(TwoWayJoin):
     def _codes(self, codes: Codes) -> Codes:
         return spread(codes)
 
+    def _take_in(self, side: int, run: Run) -> Results:
+        yield from super()._take_in(side, run)
+        self._inserted(side, run)
+
     def _inserted(self, side: int, run: Run) -> None:
+        """Count rows that are in memory now."""
         counts = np.bincount(self._part_of(run.codes), minlength=len(self.cells))
         for part in np.flatnonzero(counts):
             self.cells[part].rows[side] += int(counts[part])
@@ -141,11 +146,11 @@ class XJoin(TwoWayJoin):
         else:  # merging would need the memory that is being given up
             for part in memory.take_range(low, high):
                 self._write(side, part, dts)
-        self._release_rows()
+        self.release_rows()
         for number in cells:
             self.cells[number].rows[side] = 0
             self.cells[number].flushed[side] = dts
-        quietly(self._account())
+        self.settle_catalogue()
 
     def _catalogue_bytes(self) -> int:
         return self._pages.nbytes

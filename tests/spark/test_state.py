@@ -36,12 +36,16 @@ def test_state_when_thirty_batches_have_run_then_old_files_are_gone(bench: Any) 
 
 
 def test_worker_cache_when_a_worker_gets_its_partition_again_then_is_used(bench: Any) -> None:
+    """Which worker gets which partition is Spark's to say, and they may swap every time."""
     rng = np.random.default_rng(SEED)
-    for side in ("left", "right"):
-        bench.keyed(side, rng.integers(0, 200, 1200), files=6)
-    bench.run(bench.join(memory="200KB"))
-    records = list(bench.progress().records())
-    assert any(record["cached"] for record in records), "no step used the cache"
+    for _ in range(10):
+        for side in ("left", "right"):
+            bench.keyed(side, rng.integers(0, 200, 1200), files=6)
+        bench.run(bench.join(memory="200KB"))
+        if any(record["cached"] for record in bench.progress().records()):
+            break
+    else:
+        pytest.fail("no step of ten runs used the cache")
     bench.check(f"with the cache, seed {SEED}")
 
 

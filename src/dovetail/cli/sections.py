@@ -5,6 +5,7 @@ A complaint is a `JobFileError`. It names the file and the key, what stood there
 
 import difflib
 import re
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +14,19 @@ from dovetail.errors import JobFileError
 from dovetail.kernel.spans import parse_span
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+
+
+def read_toml(file: Path, what: str) -> dict[str, Any]:
+    """The content of a file, which complaints call `what`."""
+    try:
+        with file.open("rb") as handle:
+            return tomllib.load(handle)
+    except FileNotFoundError:
+        raise JobFileError(f"there is no {what} {file}. Check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise JobFileError(f"{file} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise JobFileError(f"the {what} {file} cannot be read: {error.strerror}") from error
 
 
 class Section:

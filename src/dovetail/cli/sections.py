@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.errors import JobFileError
+from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.spans import parse_span
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
@@ -106,11 +107,18 @@ class Section:
     def span(self, key: str, example: str) -> str:
         """A span of time that Spark takes as a text, checked here."""
         text = self.needed_text(key, example)
-        try:
+        with saying(self, key, f"has to be a span of time such as {example}"):
             parse_span(text)
-        except ValueError as error:
-            self.refuse(key, f"has to be a span of time such as {example}: {error}")
         return text
+
+    def size(self, key: str, *names: str) -> str | int:
+        """A size, checked but as it is written; or one of the names that stand for a size."""
+        kind = 'a size such as "64MB"'
+        value: str | int = self.get(key, kind, lambda v: is_int(v) or isinstance(v, str))
+        if value not in names:
+            with saying(self, key):
+                parse_bytes(value)
+        return value
 
     def location(self, key: str) -> str | None:
         """A path, made absolute from the file's directory; a URL is left as it is."""
@@ -118,6 +126,20 @@ class Section:
         if value is None or is_url(value):
             return value
         return str((self.file.parent / Path(value).expanduser()).absolute())
+
+
+class saying:  # noqa: N801
+    """Turn a complaint about a value into one that names file and key."""
+
+    def __init__(self, section: Section, key: str, why: str = "cannot be") -> None:
+        self._section, self._key, self._why = section, key, why
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):  # as every `ArgumentError` is
+            self._section.refuse(self._key, f"{self._why}: {error}")
 
 
 def are_texts(value: Any) -> bool:

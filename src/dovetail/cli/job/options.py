@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.cli.sections import Section, are_texts, exists, is_int, is_number, is_url
-from dovetail.kernel.memory import parse_bytes
+from dovetail.cli.sections import Section, are_texts, exists, is_number, is_url, saying
 from dovetail.kernel.spans import parse_span
 from dovetail.multiway import ALGORITHMS as MULTIWAY_ALGORITHMS
 from dovetail.semistream import ALGORITHMS as ENRICH_ALGORITHMS
@@ -107,10 +106,8 @@ def _conditions(section: Section, key: str, kind: str, longest: int) -> Any:
 def _pair(section: Section, key: str, item: list[Any]) -> tuple[Any, ...]:
     if len(item) < 3 or not isinstance(item[2], str):
         return tuple(item)
-    try:
+    with saying(section, key, "has a band that is no number and no span of time"):
         return (*item[:2], parse_span(item[2]))
-    except ValueError as error:
-        section.refuse(key, f"has a band that is no number and no span of time: {error}")
 
 
 def _is_distance(value: Any) -> bool:
@@ -120,20 +117,8 @@ def _is_distance(value: Any) -> bool:
 def _within(section: Section, key: str) -> float | dt.timedelta:
     kind = 'a number, or for times a span such as "5 minutes"'
     value = section.get(key, kind, _is_distance)
-    try:
+    with saying(section, key, f"has to be {kind}"):
         return parse_span(value) if isinstance(value, str) else value
-    except ValueError as error:
-        section.refuse(key, f"has to be {kind}: {error}")
-
-
-def _memory(section: Section, key: str) -> str | int:
-    value = section.get(key, 'a size such as "64MB"', lambda v: is_int(v) or isinstance(v, str))
-    try:
-        if value != UNBOUNDED:
-            parse_bytes(value)
-    except ValueError as error:
-        section.refuse(key, f"is {error}")
-    return value  # type: ignore[no-any-return]  # an int or a str, as checked
 
 
 def _sizes(section: Section, key: str) -> Mapping[str, float]:
@@ -149,7 +134,7 @@ def _duration(example: str) -> Reader:
 
 
 _SHARED: dict[str, Reader] = {
-    "memory": _memory,
+    "memory": lambda section, key: section.size(key, UNBOUNDED),
     "state": Section.location,
     "partitions": Section.whole,
     "slice_ms": Section.whole,

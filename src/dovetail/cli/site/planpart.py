@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dovetail.cli.sections import Section, are_texts, is_int
-from dovetail.errors import ArgumentError
+from dovetail.cli.sections import Section, are_texts, is_int, saying
 from dovetail.multisite.plan import PAPER, Algorithm, Plan, Step
 from dovetail.multisite.query import Query
 from dovetail.multisite.tree import AnyPlan, TreePlan, check_streams
@@ -98,17 +97,3 @@ def _check_streams(section: Section, part: PlanPart, query: Query) -> None:
             "has to have one that joins at the source (SP-S, SM-S1, SM-S2) and one that joins at "
             'the destination (SP-D, SM-D1, SM-D2), for planner = "tree"',
         )
-
-
-class saying:  # noqa: N801
-    """Turn a complaint of the query itself into one that names file and key."""
-
-    def __init__(self, section: Section, key: str) -> None:
-        self._section, self._key = section, key
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ArgumentError):
-            self._section.refuse(self._key, f"cannot be: {error}")

@@ -360,7 +360,11 @@ MISTAKES = {
     "within": ('on = "id"', 'on = "id"\nwithin = true', "join.within is a boolean (True)"),
     "within, bad span": ('on = "id"', 'on = "id"\nwithin = "soon"', "not a span of time: 'soon'"),
     "within, bad unit": ('on = "id"', 'on = "id"\nwithin = "5 moons"', "units are microsecond"),
-    "memory": ('on = "id"', 'on = "id"\nmemory = "lots"', "join.memory is not a size: 'lots'"),
+    "memory": (
+        'on = "id"',
+        'on = "id"\nmemory = "lots"',
+        "memory cannot be: not a size: 'lots'",
+    ),
     "memory, list": ('on = "id"', 'on = "id"\nmemory = [1]', "a size such as"),
     "algorithm": ('on = "id"', 'on = "id"\nalgorithm = "xjion"', "did you mean 'xjoin'? Allowed"),
     "partitions": ('on = "id"', 'on = "id"\npartitions = 0', "a whole number of 1 or more"),

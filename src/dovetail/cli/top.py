@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.api import progress as read_progress
+from dovetail.cli.examples import examples
 from dovetail.cli.job.places import state_at
 from dovetail.cli.views import (
     bar,
@@ -34,17 +35,12 @@ if TYPE_CHECKING:
     from dovetail.spark.state.metrics import PartitionProgress, Progress
 
 NAME = "top"
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail top ckpt/join[/cyan]                 live, until Ctrl-C
-
-  [cyan]dovetail top job.toml[/cyan]                  the join of a job file
-
-  [cyan]dovetail top ckpt/join --once[/cyan]          one look
-
-  [cyan]dovetail top ckpt/join --interval 5[/cyan]    every five seconds
-"""
+EXAMPLES = examples(
+    ("dovetail top ckpt/join", "live, until Ctrl-C"),
+    ("dovetail top job.toml", "the join of a job file"),
+    ("dovetail top ckpt/join --once", "one look"),
+    ("dovetail top ckpt/join --interval 5", "every five seconds"),
+)
 WINDOW_S = 30.0  #: rates are averages over this much of the recent past
 _SPARKS = 40
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from dovetail.cli.demo import enrich, join
 from dovetail.cli.demo.data import Settings, Streams, make_shop, make_streams
 from dovetail.cli.demo.life import make_life
+from dovetail.cli.examples import examples
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
 from dovetail.errors import ArgumentError
@@ -25,21 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "demo"
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail demo[/cyan]                         200,000 orders and their payments
-
-  [cyan]dovetail demo --uniform[/cyan]               the worst case for a small memory
-
-  [cyan]dovetail demo enrich[/cyan]                  orders and their customers
-
-  [cyan]dovetail demo --rows 1000000[/cyan]          more rows; takes minutes
-
-  [cyan]dovetail demo --memory 8MB[/cyan]            a budget of your own
-
-  [cyan]dovetail demo --keep /tmp/demo[/cyan]        keep data, results and state
-"""
+EXAMPLES = examples(
+    ("dovetail demo", "200,000 orders and their payments"),
+    ("dovetail demo --uniform", "the worst case for a small memory"),
+    ("dovetail demo enrich", "orders and their customers"),
+    ("dovetail demo --rows 1000000", "more rows; takes minutes"),
+    ("dovetail demo --memory 8MB", "a budget of your own"),
+    ("dovetail demo --keep /tmp/demo", "keep data, results and state"),
+)
 _BATCH_SHARE = 1 / 8  # of a partition's budget: what one input batch may take at most
 _LARGEST_BATCH = 10_000
 _SMALL_INDEX_BYTES = 8 << 10  # what the pages of a tiny table need

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from dovetail.cli.examples import examples
 from dovetail.cli.job import execution
 from dovetail.cli.job.file import Job, read_job
 from dovetail.cli.session import spark_session
@@ -22,17 +23,12 @@ if TYPE_CHECKING:
 
 NAME = "explain"
 JOIN_SAMPLE_ROWS = 20_000  #: if nothing else is asked for, and both inputs are files
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail explain job.toml[/cyan]                 see dovetail run --help
-
-  [cyan]dovetail explain enrich.toml[/cyan]              a table: algorithms compared
-
-  [cyan]dovetail explain enrich.toml --storage "object store"[/cyan]   on other storage
-
-  [cyan]dovetail explain job.toml --sample 100000[/cyan]   estimate more closely
-"""
+EXAMPLES = examples(
+    ("dovetail explain job.toml", "see dovetail run --help"),
+    ("dovetail explain enrich.toml", "a table: algorithms compared"),
+    ('dovetail explain enrich.toml --storage "object store"', "on other storage"),
+    ("dovetail explain job.toml --sample 100000", "estimate more closely"),
+)
 
 
 def command(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from dovetail.cli.examples import examples
 from dovetail.cli.job.execution import result, start, state_of, write
 from dovetail.cli.job.explain import print_explanation
 from dovetail.cli.job.file import Job, read_job
@@ -20,15 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NAME = "run"
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail run job.toml[/cyan]                     run it until Ctrl-C
-
-  [cyan]dovetail run job.toml --dry-run[/cyan]           check it, start nothing
-
-  [cyan]dovetail run job.toml --available-now[/cyan]     take what is there, and end
-
+_JOB_FILE = """
 [bold]A job file[/bold], here with two streams; their folders are named from its own
 
   left = { format = "parquet", path = "data/orders" }
@@ -42,6 +35,14 @@ EXAMPLES = """
 With stream = { ... } and enrich = { table = ..., on = ... } a stream is looked up in a table, with
 inputs.NAME = { ... } and join_all = { on = ... } several streams are joined at once.
 """
+EXAMPLES = (
+    examples(
+        ("dovetail run job.toml", "run it until Ctrl-C"),
+        ("dovetail run job.toml --dry-run", "check it, start nothing"),
+        ("dovetail run job.toml --available-now", "take what is there, and end"),
+    )
+    + _JOB_FILE
+)
 
 
 def command(

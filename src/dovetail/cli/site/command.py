@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 import pyarrow as pa
 import typer
 
+from dovetail.cli.examples import examples
 from dovetail.cli.site.file import QueryFile, read_query, read_site
 from dovetail.cli.site.plan import choose_plan, deployment, print_plan
 from dovetail.cli.site.run import Run, carry_out, run_local
@@ -24,17 +25,12 @@ from dovetail.multisite.live.server import SiteServer
 Answer = TypeVar("Answer")
 ADDRESS_FILE = "address"  #: in a site's data folder: where it listens
 
-_EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail site run --local sites.toml[/cyan]   three sites on this machine
-
-  [cyan]dovetail site plan sites.toml[/cyan]          who will send what to whom
-
-  [cyan]dovetail site serve site.toml[/cyan]          be one of the sites
-
-  [cyan]dovetail site run query.toml[/cyan]                    run a query on sites that are served
-"""
+_EXAMPLES = examples(
+    ("dovetail site run --local sites.toml", "three sites on this machine"),
+    ("dovetail site plan sites.toml", "who will send what to whom"),
+    ("dovetail site serve site.toml", "be one of the sites"),
+    ("dovetail site run query.toml", "run a query on sites that are served"),
+)
 
 app = typer.Typer(
     help="Join streams that live at distant sites, sending as little as possible.",
@@ -48,7 +44,7 @@ app = typer.Typer(
 QueryArgument = Annotated[Path, typer.Argument(metavar="QUERY.TOML", help="The query's file.")]
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site serve site.toml[/cyan]")
+@app.command(epilog=examples("dovetail site serve site.toml"))
 def serve(
     config: Annotated[Path, typer.Argument(metavar="SITE.TOML", help="The site's file.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Say warnings and errors only.")] = False,
@@ -105,7 +101,7 @@ def _raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site plan sites.toml[/cyan]")
+@app.command(epilog=examples("dovetail site plan sites.toml"))
 def plan(query_file: QueryArgument) -> None:
     """Choose a plan for a query and say what it will send. Starts nothing."""
     file = read_query(query_file)
@@ -113,11 +109,11 @@ def plan(query_file: QueryArgument) -> None:
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
-    "  [cyan]dovetail site run --local sites.toml[/cyan]\n\n"
-    "  [cyan]dovetail site run --local sites.toml --intervals 60 --out found.parquet"
-    "[/cyan]\n\n"
-    "  [cyan]dovetail site run query.toml[/cyan]"
+    epilog=examples(
+        "dovetail site run --local sites.toml",
+        "dovetail site run --local sites.toml --intervals 60 --out found.parquet",
+        "dovetail site run query.toml",
+    )
 )
 def run(
     query_file: QueryArgument,
@@ -161,7 +157,7 @@ def run(
         carry_out(console, Run(file, handed, file.access()), intervals, out)
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site status query.toml[/cyan]")
+@app.command(epilog=examples("dovetail site status query.toml"))
 def status(query_file: QueryArgument) -> None:
     """Say how far a query has come at each of its sites, and whether results may be missing."""
     file = read_query(query_file)
@@ -173,7 +169,7 @@ def status(query_file: QueryArgument) -> None:
     _complain(*problems, refusals(found), complaint(found))
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site stop query.toml[/cyan]")
+@app.command(epilog=examples("dovetail site stop query.toml"))
 def stop(
     query_file: QueryArgument,
     forget: Annotated[

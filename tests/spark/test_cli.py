@@ -23,6 +23,7 @@ from dovetail.cli import watch
 from dovetail.cli.demo import join as demo_join
 from dovetail.cli.demo.check import Comparison, compare
 from dovetail.cli.demo.data import make_streams
+from dovetail.cli.demo.scene import Scene
 from dovetail.cli.failures import failure
 from dovetail.cli.job import execution
 from dovetail.cli.job import run as run_command
@@ -399,12 +400,12 @@ def test_demo_when_the_result_is_wrong_then_says_what_differs(
     (tmp_path / "out").mkdir()
     wrong = pa.concat_tables([right.slice(1), right.slice(5, 2)])
     pq.write_table(wrong, tmp_path / "out" / "a.parquet")
-    assert not demo_join.check(make_console(), spark, tmp_path, streams)
+    assert not demo_join.check(Scene(make_console(), spark, tmp_path), streams)
     said = " ".join(capsys.readouterr().out.split())  # wherever its lines end
     assert f"Spark's batch join {right.num_rows:,}; 1 are missing and 2 are too many" in said
     assert said.count("Row(order_id=") == 3
     pq.write_table(right, tmp_path / "out" / "a.parquet")
     spark.catalog.refreshByPath(str(tmp_path / "out"))
-    assert demo_join.check(make_console(), spark, tmp_path, streams)
+    assert demo_join.check(Scene(make_console(), spark, tmp_path), streams)
     said = " ".join(capsys.readouterr().out.split())
     assert f"join: {right.num_rows:,} rows, identical" in said

@@ -2,11 +2,11 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.console import Console
 from dovetail.cli.demo import enrich, join
 from dovetail.cli.demo.data import Settings, Streams, make_shop, make_streams
 from dovetail.cli.demo.life import make_life
+from dovetail.cli.demo.scene import Scene
 from dovetail.cli.examples import examples
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
@@ -21,9 +22,6 @@ from dovetail.errors import ArgumentError
 from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_ENRICH_BYTES
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAME = "demo"
 EXAMPLES = examples(
@@ -146,15 +144,15 @@ def _join(
     directory: Path,
     asked: Asked,
     made: tuple[Streams, str],
-    run: Callable[[Console, "SparkSession", Path, Streams, Settings], None],
+    run: Callable[[Scene, Streams, Settings], None],
 ) -> bool:
     streams, what = made
     row_bytes = streams.nbytes / max(1, streams.rows)
     least = MIN_BUDGET_BYTES * asked.partitions
     settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
-    with _session(console, directory, settings) as spark:
-        run(console, spark, directory, streams, settings)
-        return join.check(console, spark, directory, streams)
+    with _scene(console, directory, settings) as scene:
+        run(scene, streams, settings)
+        return join.check(scene, streams)
 
 
 def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
@@ -168,14 +166,13 @@ def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
     # the index of the table's pages comes on top: below 1 % of it
     least = (LEAST_ENRICH_BYTES + _SMALL_INDEX_BYTES) * asked.partitions + shop.table_bytes // 100
     settings = _settings(console, what, shop.table_bytes, shop.order_bytes, least, asked)
-    with _session(console, directory, settings) as spark:
-        enrich.run(console, spark, directory, shop, settings)
-        return enrich.check(console, spark, directory, shop)
+    with _scene(console, directory, settings) as scene:
+        enrich.run(scene, shop, settings)
+        return enrich.check(scene, shop)
 
 
-def _session(
-    console: Console, directory: Path, settings: Settings
-) -> AbstractContextManager["SparkSession"]:
+@contextmanager
+def _scene(console: Console, directory: Path, settings: Settings) -> Iterator[Scene]:
     conf = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
         "spark.sql.shuffle.partitions": "4",
@@ -183,7 +180,8 @@ def _session(
         # a short program: compiling it to the utmost would take a third of the work
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
-    return spark_session(console, "dovetail-demo", "local[2]", conf)
+    with spark_session(console, "dovetail-demo", "local[2]", conf) as spark:
+        yield Scene(console, spark, directory)
 
 
 def _settings(

@@ -32,7 +32,7 @@ from dovetail.cli.watch import look
 from dovetail.kernel.memory import format_bytes
 
 if TYPE_CHECKING:
-    from dovetail.spark.state.metrics import PartitionProgress, Progress
+    from dovetail.spark.state.metrics import Progress
 
 NAME = "top"
 EXAMPLES = examples(
@@ -202,29 +202,21 @@ def _partitions(progress: "Progress", records: Sequence[dict[str, Any]], room: i
     # those with the most work first, when there is no room for all
     shown = sorted(progress.partitions, key=lambda part: -part.pending_rows)[:room]
     for part in sorted(shown, key=lambda part: part.partition):
-        _add_partition(table, part, progress.identity, newest.get(part.partition))
+        record = newest.get(part.partition)
+        table.add_row(
+            str(part.partition),
+            phase_of(part, record),
+            str(part.version),
+            f"{part.pending_rows:,}",
+            _memory(record),
+            rows_in(progress.identity, part.rows_in),
+            f"{sum(part.totals.rows_out.values()):,}",
+            format_bytes(part.totals.flushed_bytes),
+        )
     hidden = len(progress.partitions) - len(shown)
     if hidden:
         table.caption = f"and {hidden} more"
     return table
-
-
-def _add_partition(
-    table: Table,
-    part: "PartitionProgress",
-    identity: Mapping[str, Any],
-    record: Mapping[str, Any] | None,
-) -> None:
-    table.add_row(
-        str(part.partition),
-        phase_of(part, record),
-        str(part.version),
-        f"{part.pending_rows:,}",
-        _memory(record),
-        rows_in(identity, part.rows_in),
-        f"{sum(part.totals.rows_out.values()):,}",
-        format_bytes(part.totals.flushed_bytes),
-    )
 
 
 def _memory(record: Mapping[str, Any] | None) -> Text:

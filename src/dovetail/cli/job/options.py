@@ -6,6 +6,7 @@ is left to the call. A key is read by a function that takes the table and the ke
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,6 @@ def read_options(file: Path, kind: str, values: Any, checkpoint: str | None) -> 
     return options
 
 
-def _one_of(*allowed: str) -> Reader:
-    return lambda section, key: section.choice(key, allowed)
-
-
 def _table(section: Section, key: str) -> str:
     """The path of a table if there is such a path, or it looks like one; else a name."""
     text = section.needed_text(key, '"data/customers"')
@@ -71,14 +68,6 @@ def _table(section: Section, key: str) -> str:
     if "/" in text and not exists(path):
         section.refuse(key, f"names {path}, which does not exist")
     return path if "/" in text else text
-
-
-def _on(section: Section, key: str) -> Any:
-    return _conditions(section, key, _KEYS, longest=2)
-
-
-def _on_all(section: Section, key: str) -> Any:
-    return _conditions(section, key, _CONDITIONS, longest=3)
 
 
 def _conditions(section: Section, key: str, kind: str, longest: int) -> Any:
@@ -129,8 +118,8 @@ def _sizes(section: Section, key: str) -> Mapping[str, float]:
     return dict(found)
 
 
-def _duration(example: str) -> Reader:
-    return lambda section, key: parse_span(section.span(key, example))
+def _duration(section: Section, key: str, example: str) -> dt.timedelta:
+    return parse_span(section.span(key, example))
 
 
 _SHARED: dict[str, Reader] = {
@@ -141,31 +130,31 @@ _SHARED: dict[str, Reader] = {
 }
 _READERS: dict[str, dict[str, Reader]] = {
     "join": {
-        "on": _on,
+        "on": partial(_conditions, kind=_KEYS, longest=2),
         "within": _within,
         **_SHARED,
-        "algorithm": _one_of("auto", *ALGORITHMS),
+        "algorithm": partial(Section.choice, allowed=("auto", *ALGORITHMS)),
     },
     "join_all": {
-        "on": _on_all,
+        "on": partial(_conditions, kind=_CONDITIONS, longest=3),
         "within": _within,
         **_SHARED,
-        "algorithm": _one_of("auto", *MULTIWAY_ALGORITHMS),
+        "algorithm": partial(Section.choice, allowed=("auto", *MULTIWAY_ALGORITHMS)),
         "sizes": _sizes,
         "history": Section.flag,
     },
     "enrich": {
         "table": _table,
-        "on": _on,
+        "on": partial(_conditions, kind=_KEYS, longest=2),
         **_SHARED,
-        "how": _one_of(*HOWS),
-        "algorithm": _one_of("auto", *ENRICH_ALGORITHMS),
+        "how": partial(Section.choice, allowed=HOWS),
+        "algorithm": partial(Section.choice, allowed=("auto", *ENRICH_ALGORITHMS)),
         "columns": Section.texts,
         "ordered": Section.flag,
-        "refresh": _duration('"5 minutes"'),
-        "shed": _one_of(*SHEDDERS),
+        "refresh": partial(_duration, example='"5 minutes"'),
+        "shed": partial(Section.choice, allowed=tuple(SHEDDERS)),
         "shed_to": Section.location,
-        "latency": _duration('"5 seconds"'),
+        "latency": partial(_duration, example='"5 seconds"'),
         "history": Section.flag,
     },
 }

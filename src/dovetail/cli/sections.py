@@ -6,7 +6,7 @@ A complaint is a `JobFileError`. It names the file and the key, what stood there
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,20 +31,26 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
 
 
 class Section:
-    """One table of the file. Its keys are taken out by type; an unknown key is refused."""
+    """One table of the file. Its keys are taken out by type; an unknown key is refused.
 
-    def __init__(self, file: Path, name: str, values: Any, known: Sequence[str]) -> None:
+    known: the keys that it may have; None: any.
+    """
+
+    def __init__(self, file: Path, name: str, values: Any, known: Sequence[str] | None) -> None:
         self.file = file
         self.name = name
         if not isinstance(values, dict):
             raise JobFileError(f"{file}: {name} is {_kind(values)}; write it as a table, [{name}]")
         self._values: dict[str, Any] = values
         for key in values:
-            if key not in known:
+            if known is not None and key not in known:
                 self.refuse(key, f"is not known{_suggestion(key, known)}", "Keys", known)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
 
     def refuse(self, key: str, why: str, what: str = "", allowed: Sequence[str] = ()) -> NoReturn:
         """Complain about a key, and say what is allowed."""
@@ -99,10 +105,15 @@ class Section:
                 )
         return {name: _as_option(value) for name, value in (table or {}).items()}
 
-    def table(self, key: str) -> dict[str, Any]:
+    def inner(self, key: str, known: Sequence[str] | None = None) -> "Section":
         """A table inside this one, empty if it is not there."""
-        found = self.get(key, "a table", lambda v: isinstance(v, dict))
-        return dict(found or {})
+        name = f"{self.name}.{key}" if self.name else key
+        return Section(self.file, name, self._values.get(key, {}), known)
+
+    def tables(self, key: str, known: Sequence[str]) -> "dict[str, Section]":
+        """The tables inside a table that names them."""
+        named = self.inner(key)
+        return {name: named.inner(name, known) for name in named}
 
     def span(self, key: str, example: str) -> str:
         """A span of time that Spark takes as a text, checked here."""

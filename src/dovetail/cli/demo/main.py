@@ -1,7 +1,7 @@
 """The command `dovetail demo`: its options, the place it works in, and its Spark session."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -89,10 +89,9 @@ def command(
     if uniform and what is What.ENRICH:
         raise ArgumentError("--uniform: there is no worst case of enrich; leave one of them out")
     console = make_console()
-    asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed)
+    asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed, uniform)
     with _workplace(keep) as directory:
-        joins = _show_uniform if uniform else _show_join
-        show = _show_enrich if what is What.ENRICH else joins
+        show = _show_enrich if what is What.ENRICH else _show_join
         same = show(console, directory, asked)
         if keep is not None:
             kept = f"Kept in {directory}; try: dovetail top {directory / 'state'} --once"
@@ -110,16 +109,19 @@ class Asked:
     memory: str | None
     partitions: int
     seed: int
+    uniform: bool
 
 
 def _show_join(console: Console, directory: Path, asked: Asked) -> bool:
     """Whether the result of the join is right."""
-    return _join(console, directory, asked, _life(console, directory, asked), join.run_beside_spark)
-
-
-def _show_uniform(console: Console, directory: Path, asked: Asked) -> bool:
-    """The same for streams in which a row has no reason to come near those that it joins."""
-    return _join(console, directory, asked, _uniform(console, directory, asked), join.run)
+    make, run = (_uniform, join.run) if asked.uniform else (_life, join.run_beside_spark)
+    streams, what = make(console, directory, asked)
+    row_bytes = streams.nbytes / max(1, streams.rows)
+    least = MIN_BUDGET_BYTES * asked.partitions
+    settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
+    with _scene(console, directory, settings) as scene:
+        run(scene, streams, settings)
+        return join.check(scene, streams)
 
 
 def _life(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
@@ -132,27 +134,12 @@ def _life(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str
 
 
 def _uniform(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
+    """Streams in which a row has no reason to come near those that it joins."""
     with announce(console, f"Making two streams of {asked.rows:,} rows"):
         streams = make_streams(directory / "in", asked.rows, asked.seed)
     return streams, (
         f"Two streams of {asked.rows:,} rows, {format_bytes(streams.nbytes)} in memory together"
     )
-
-
-def _join(
-    console: Console,
-    directory: Path,
-    asked: Asked,
-    made: tuple[Streams, str],
-    run: Callable[[Scene, Streams, Settings], None],
-) -> bool:
-    streams, what = made
-    row_bytes = streams.nbytes / max(1, streams.rows)
-    least = MIN_BUDGET_BYTES * asked.partitions
-    settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
-    with _scene(console, directory, settings) as scene:
-        run(scene, streams, settings)
-        return join.check(scene, streams)
 
 
 def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:

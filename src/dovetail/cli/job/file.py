@@ -82,32 +82,33 @@ class Job:
 
 def read_job(file: Path) -> Job:
     """The job that a file describes. Anything wrong with it is a `JobFileError`."""
-    content = read_toml(file, "job file")
-    top = Section(file, "", content, ("mode", "spark", *_ALL_INPUTS, *_INPUTS, "sink", "trigger"))
-    kind = _kind_of_job(file, top)
+    known = ("mode", "spark", *_ALL_INPUTS, *_INPUTS, "sink", "trigger")
+    top = Section(file, "", read_toml(file, "job file"), known)
+    kind = _kind_of_job(top)
     mode = top.choice("mode", MODES) or "stream"
-    sink = _sink(file, content["sink"], mode)
+    sink = _sink(top, mode)
     if mode == "batch" and "trigger" in top:
         top.refuse("trigger", 'makes no sense with mode = "batch": a batch job runs once')
-    options = read_options(file, kind, content[kind], sink.checkpoint)
-    inputs = _inputs(file, kind, content, mode)
-    history = options.pop("history", False)
-    if history:
+    options = read_options(top, kind, sink.checkpoint)
+    named = top.inner("inputs") if kind == "join_all" else top
+    names = named if kind == "join_all" else _INPUTS[kind]
+    inputs = {name: _source(named, name, mode) for name in names}
+    if history := options.pop("history", False):
         _check_are_files(file, kind, inputs.values())
     return Job(
         file,
         kind,
         mode == "stream",
-        _spark(file, content.get("spark", {})),
+        _spark(top),
         inputs,
         options,
         history,
         sink,
-        _trigger(file, content.get("trigger", {})),
+        _trigger(top),
     )
 
 
-def _kind_of_job(file: Path, top: Section) -> str:
+def _kind_of_job(top: Section) -> str:
     """The kind of job; a complaint unless all of its tables are there, and none of another."""
     asked = [kind for kind in reversed(_INPUTS) if kind in top]
     if len(asked) > 1:
@@ -127,22 +128,22 @@ def _kind_of_job(file: Path, top: Section) -> str:
                 "For a stream and a table: stream, enrich. For several inputs: inputs, join_all."
             )
             hint = f" {others}" if name == "join" else ""
-            raise JobFileError(f"{file}: the table [{name}] is missing. Tables: {known}.{hint}")
+            raise JobFileError(f"{top.file}: the table [{name}] is missing. Tables: {known}.{hint}")
     return kind
 
 
-def _spark(file: Path, values: Any) -> SparkPart:
-    section = Section(file, "spark", values, ("master", "app_name", "conf"))
+def _spark(top: Section) -> SparkPart:
+    section = top.inner("spark", ("master", "app_name", "conf"))
     return SparkPart(
         section.text("master") or "local[*]",
-        section.text("app_name") or file.stem,
+        section.text("app_name") or top.file.stem,
         section.scalars("conf"),
     )
 
 
-def _source(file: Path, side: str, values: Any, mode: str) -> Source:
+def _source(named: Section, name: str, mode: str) -> Source:
     known = ("format", "path", "schema", "select", "watermark", "options")
-    section = Section(file, side, values, known)
+    section = named.inner(name, known)
     format_ = section.needed_text("format", '"parquet"')
     path = section.location("path")
     if format_ in FILE_FORMATS and path is None:
@@ -157,7 +158,7 @@ def _source(file: Path, side: str, values: Any, mode: str) -> Source:
             'schema = "id BIGINT, amount DOUBLE"',
         )
     return Source(
-        side=side,
+        side=section.name,
         format=format_,
         path=path,
         schema=schema,
@@ -170,21 +171,10 @@ def _source(file: Path, side: str, values: Any, mode: str) -> Source:
 def _watermark(section: Section) -> tuple[str, str] | None:
     if "watermark" not in section:
         return None
-    values = section.get(
-        "watermark",
-        'a table, { column = "time", delay = "10 minutes" }',
-        lambda v: isinstance(v, dict),
-    )
-    inner = Section(section.file, f"{section.name}.watermark", values, ("column", "delay"))
+    kind = 'a table, { column = "time", delay = "10 minutes" }'
+    section.get("watermark", kind, lambda v: isinstance(v, dict))
+    inner = section.inner("watermark", ("column", "delay"))
     return inner.needed_text("column", '"time"'), inner.span("delay", '"10 minutes"')
-
-
-def _inputs(file: Path, kind: str, content: dict[str, Any], mode: str) -> dict[str, Source]:
-    if kind != "join_all":
-        return {name: _source(file, name, content[name], mode) for name in _INPUTS[kind]}
-    values = content["inputs"]
-    Section(file, "inputs", values, tuple(values) if isinstance(values, dict) else ())
-    return {name: _source(file, f"inputs.{name}", values[name], mode) for name in values}
 
 
 def _check_are_files(file: Path, kind: str, inputs: Iterable[Source]) -> None:
@@ -196,9 +186,9 @@ def _check_are_files(file: Path, kind: str, inputs: Iterable[Source]) -> None:
             )
 
 
-def _sink(file: Path, values: Any, mode: str) -> Sink:
+def _sink(top: Section, mode: str) -> Sink:
     known = ("format", "path", "table", "mode", "checkpoint", "options")
-    section = Section(file, "sink", values, known)
+    section = top.inner("sink", known)
     format_ = section.needed_text("format", '"parquet"')
     sink = Sink(
         format=format_,
@@ -225,8 +215,8 @@ def _sink(file: Path, values: Any, mode: str) -> Sink:
     return sink
 
 
-def _trigger(file: Path, values: Any) -> dict[str, Any]:
-    section = Section(file, "trigger", values, TRIGGERS)
+def _trigger(top: Section) -> dict[str, Any]:
+    section = top.inner("trigger", TRIGGERS)
     given = [key for key in TRIGGERS if key in section]
     if len(given) > 1:
         section.refuse(given[1], f"cannot stand beside {given[0]}: choose one of them")

@@ -5,7 +5,7 @@ is left to the call. A key is read by a function that takes the table and the ke
 """
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,13 @@ _OF_STREAMS = {
 }
 
 
-def read_options(file: Path, kind: str, values: Any, checkpoint: str | None) -> dict[str, Any]:
+def read_options(top: Section, kind: str, checkpoint: str | None) -> dict[str, Any]:
     """The arguments of the call that `kind` names, besides its inputs; `history` is true or false.
 
     checkpoint: of the query; None in a batch job.
     """
     readers = _READERS[kind]
-    section = Section(file, kind, values, tuple(readers))
+    section = top.inner(kind, tuple(readers))
     if checkpoint is None:
         for key, why in _OF_STREAMS.items():
             if key in section:
@@ -110,12 +110,9 @@ def _within(section: Section, key: str) -> float | dt.timedelta:
         return parse_span(value) if isinstance(value, str) else value
 
 
-def _sizes(section: Section, key: str) -> Mapping[str, float]:
+def _sizes(section: Section, key: str) -> Any:
     kind = "a table of numbers, { orders = 1000, payments = 900 }"
-    found = section.get(
-        key, kind, lambda v: isinstance(v, dict) and all(map(is_number, v.values()))
-    )
-    return dict(found)
+    return section.get(key, kind, lambda v: isinstance(v, dict) and all(map(is_number, v.values())))
 
 
 def _duration(section: Section, key: str, example: str) -> dt.timedelta:

@@ -5,6 +5,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -64,23 +65,20 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     host.restore()
-    try:
-        server = SiteServer(host, file.listen, file.access, verify_clients=file.verify_clients)
-    except SiteError:
-        host.close()
-        raise
-    except (pa.ArrowException, OSError) as error:
-        host.close()
-        raise SiteError(f"cannot listen at {file.listen}: {str(error).splitlines()[0]}") from error
-    address = f"{file.listen.rpartition(':')[0]}:{server.port}"
-    fresh = file.data / f"{ADDRESS_FILE}.new"
-    fresh.touch(mode=0o600)
-    fresh.write_text(address, encoding="utf-8")
-    fresh.replace(file.data / ADDRESS_FILE)
-    way = _way(server.secure, file.verify_clients)
-    typer.echo(f"site {file.name} listens at {address}, {way}")
-    stop.wait()
-    host.close()
+    with closing(host):
+        try:
+            server = SiteServer(host, file.listen, file.access, verify_clients=file.verify_clients)
+        except (pa.ArrowException, OSError) as error:
+            problem = str(error).splitlines()[0]
+            raise SiteError(f"cannot listen at {file.listen}: {problem}") from error
+        address = f"{file.listen.rpartition(':')[0]}:{server.port}"
+        fresh = file.data / f"{ADDRESS_FILE}.new"
+        fresh.touch(mode=0o600)
+        fresh.write_text(address, encoding="utf-8")
+        fresh.replace(file.data / ADDRESS_FILE)
+        way = _way(server.secure, file.verify_clients)
+        typer.echo(f"site {file.name} listens at {address}, {way}")
+        stop.wait()
     server.shutdown()
 
 

@@ -95,7 +95,7 @@ def read_site(file: Path) -> SiteFile:
     """The site that a file describes."""
     known = ("name", "listen", "data", "token_file", "tls", "limits")
     top = Section(file, "", read_toml(file, "file"), known)
-    tls = Section(file, "tls", top.table("tls"), (*_TLS_KEYS, "verify_clients"))
+    tls = top.inner("tls", (*_TLS_KEYS, "verify_clients"))
     data = top.location("data")
     if data is None:
         top.refuse("data", 'is missing; write for example data = "state/paris"')
@@ -105,7 +105,7 @@ def read_site(file: Path) -> SiteFile:
         data=Path(data),
         access=Access.from_files(*_access_files(top, tls)),
         verify_clients=tls.flag("verify_clients"),
-        limits=_limits(file, top.table("limits")),
+        limits=_limits(top),
     )
 
 
@@ -117,13 +117,10 @@ def _access_files(top: Section, tls: Section) -> tuple[str | None, ...]:
     return top.location("token_file"), *(tls.location(name) for name in _TLS_KEYS)
 
 
-def _limits(file: Path, values: Any) -> Limits:
-    known = tuple(limit.name for limit in fields(Limits))
-    section = Section(file, "limits", values, known)
+def _limits(top: Section) -> Limits:
+    section = top.inner("limits", [limit.name for limit in fields(Limits)])
     limits: dict[str, Any] = {
-        key: section.flag(key) if key == "durable" else _size(section, key)
-        for key in known
-        if key in section
+        key: section.flag(key) if key == "durable" else _size(section, key) for key in section
     }
     return Limits(**limits)
 
@@ -131,10 +128,7 @@ def _limits(file: Path, values: Any) -> Limits:
 def read_query(file: Path) -> QueryFile:
     """The query that a file describes."""
     top = Section(file, "", read_toml(file, "file"), _QUERY_KEYS)
-    tables = {
-        name: Section(file, f"streams.{name}", values, _STREAM_KEYS)
-        for name, values in top.table("streams").items()
-    }
+    tables = top.tables("streams", _STREAM_KEYS)
     if len(tables) < 2:
         top.refuse("streams", "has to have two tables or more, such as [streams.r1]")
     schemas = {name: _schema(section) for name, section in tables.items()}
@@ -142,7 +136,6 @@ def read_query(file: Path) -> QueryFile:
     streams = tuple(_stream(tables[name], name, schemas[name], unit) for name in tables)
     query = _query(top, streams, unit)
     shapes = _links(top)
-    tls = Section(file, "tls", top.table("tls"), _TLS_KEYS)
     return QueryFile(
         file=file,
         name=top.text("name") or file.stem,
@@ -153,9 +146,9 @@ def read_query(file: Path) -> QueryFile:
         ahead=top.whole("ahead") or 32,
         start=_start(top, unit),
         addresses=_addresses(top),
-        access_files=_access_files(top, tls),
+        access_files=_access_files(top, top.inner("tls", _TLS_KEYS)),
         inputs={name: part for name in tables if (part := _input(tables[name])) is not None},
-        plan=read_plan(file, top.table("plan"), query),
+        plan=read_plan(top, query),
         statistics=_statistics(top, query, unit),
         shapes=shapes,
     )
@@ -243,20 +236,16 @@ def _start(top: Section, unit: str) -> int | None:
 
 
 def _addresses(top: Section) -> dict[str, str]:
-    found = {}
-    for name, values in top.table("sites").items():
-        section = Section(top.file, f"sites.{name}", values, ("address",))
-        found[name] = section.needed_text("address", '"grpc+tls://paris.example:7071"')
-    return found
+    return {
+        name: section.needed_text("address", '"grpc+tls://paris.example:7071"')
+        for name, section in top.tables("sites", ("address",)).items()
+    }
 
 
 def _input(section: Section) -> InputPart | None:
     if "input" not in section:
         return None
-    inner = Section(
-        section.file, f"{section.name}.input", section.table("input"),
-        ("kind", "rate", "keys", "seed", "path"),
-    )  # fmt: skip
+    inner = section.inner("input", ("kind", "rate", "keys", "seed", "path"))
     kind = inner.choice("kind", INPUTS) or "made-up"
     path = inner.location("path")
     if kind == "file":
@@ -274,8 +263,7 @@ def _input(section: Section) -> InputPart | None:
 def _statistics(top: Section, query: Query, unit: str) -> dict[str, StreamStatistics]:
     found = {}
     second = 1_000_000_000 / UNITS[unit]
-    for name, values in top.table("statistics").items():
-        section = Section(top.file, f"statistics.{name}", values, ("rate", "row_bytes", "distinct"))
+    for name, section in top.tables("statistics", ("rate", "row_bytes", "distinct")).items():
         if name not in query.names:
             top.refuse(f"statistics.{name}", "is of no stream", "Streams", query.names)
         rate, size = (_above_zero(section, key) for key in ("rate", "row_bytes"))

@@ -125,11 +125,8 @@ def first_time(file: QueryFile) -> int:
 
 def statistics(file: QueryFile) -> Statistics:
     """The statistics of the streams: given, or from their input."""
-    found = dict(file.statistics)
-    for name in file.query.names:
-        if name not in found:
-            found[name] = _from_input(file, name)
-    return Statistics(found)
+    given, names = file.statistics, file.query.names
+    return Statistics({name: given.get(name) or _from_input(file, name) for name in names})
 
 
 def _from_input(file: QueryFile, name: str) -> StreamStatistics:

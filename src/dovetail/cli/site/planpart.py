@@ -1,7 +1,6 @@
 """The table `[plan]` of a query's file: how to choose a plan, or a given one."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dovetail.cli.sections import Section, are_texts, is_int, saying
@@ -23,8 +22,8 @@ class PlanPart:
     fixed: AnyPlan | None = None
 
 
-def read_plan(file: Path, values: Any, query: Query) -> PlanPart:
-    section = Section(file, "plan", values, _KEYS)
+def read_plan(top: Section, query: Query) -> PlanPart:
+    section = top.inner("plan", _KEYS)
     names = section.texts("algorithms")
     for name in names:
         if name not in tuple(Algorithm):
@@ -54,9 +53,9 @@ def read_plan(file: Path, values: Any, query: Query) -> PlanPart:
 
 
 def _sequences(section: Section, query: Query) -> AnyPlan:
-    table = section.table("sequences")
+    named = section.inner("sequences")
     with saying(section, "sequences"):
-        steps = {head: [_step(section, text) for text in list(t)] for head, t in table.items()}
+        steps = {head: [_step(section, text) for text in named.texts(head)] for head in named}
         return Plan(query, steps)
 
 

@@ -89,7 +89,7 @@ def join(
     """
     from dovetail.spark.jobs.plans import JoinPlan
 
-    options = JoinOptions(on, within, how, memory, state, algorithm, partitions, slice_ms)
+    options = JoinOptions(on, how, memory, state, algorithm, partitions, slice_ms, within)
     return JoinPlan.of(left, right, options, name)
 
 
@@ -148,7 +148,7 @@ def join_all(
     """
     from dovetail.spark.jobs.plans import JoinAllPlan
 
-    options = JoinAllOptions(on, within, how, memory, state, algorithm, partitions, slice_ms, sizes)
+    options = JoinAllOptions(on, how, memory, state, algorithm, partitions, slice_ms, within, sizes)
     return JoinAllPlan.of(inputs, options, name, history)
 
 
@@ -224,7 +224,7 @@ def enrich(
     from dovetail.spark.jobs.enrich_plan import EnrichPlan
 
     options = EnrichOptions(
-        on, how, memory, state, algorithm, columns, ordered, refresh, partitions, slice_ms,
-        shed=shed, shed_to=shed_to, latency=latency,
+        on, how, memory, state, algorithm, partitions, slice_ms, columns, ordered, refresh,
+        shed, shed_to, latency,
     )  # fmt: skip
     return EnrichPlan.of(stream, table, options, name, history)

@@ -79,7 +79,7 @@ class Partition:
         name, _, width = algorithm.partition("-within-")
         self.within = int(width or 0)
         options = JoinOptions(
-            "k", int(width) if width else None, memory=memory, state=root, algorithm=name,
+            "k", within=int(width) if width else None, memory=memory, state=root, algorithm=name,
             slice_ms=1,
         )  # fmt: skip
         left, right = schema_of("left"), schema_of("right")

@@ -23,6 +23,7 @@ from dovetail.cli import watch
 from dovetail.cli.demo import join as demo_join
 from dovetail.cli.demo.check import Comparison, compare
 from dovetail.cli.demo.data import make_streams
+from dovetail.cli.demo.scene import Scene
 from dovetail.cli.failures import failure
 from dovetail.cli.job import execution
 from dovetail.cli.job import run as run_command
@@ -228,14 +229,14 @@ def test_job_when_carried_out_then_result_is_the_join(
     mode: str, folder: Path, spark: SparkSession, same_rows: Any
 ) -> None:
     job = job_of(folder, mode, 'memory = "1MB"')
-    joined = execution.join_inputs(job, *execution.open_inputs(spark, job))
+    joined = execution.result(spark, job)
     if mode == "batch":
         execution.write(job, joined)
     else:
         execution.start(job, joined, available_now=True).awaitTermination()
         assert dovetail.progress(execution.state_of(job)).rows_in == (2000, 2000)
     batch = job_of(folder, "batch")
-    left, right = execution.open_inputs(spark, batch)
+    left, right = execution.open_inputs(spark, batch).values()
     expected = left.join(right, "id")
     assert joined.columns == ["id", "name", "twice"]
     same_rows(spark.read.parquet(str(folder / "out")), expected, mode)
@@ -276,7 +277,7 @@ def test_job_when_something_in_it_is_wrong_then_names_file_and_key(
 ) -> None:
     job = job_of(folder, **changes)
     with pytest.raises(JobFileError) as raised:
-        execution.join_inputs(job, *execution.open_inputs(spark, job))
+        execution.result(spark, job)
     assert str(raised.value).startswith(f"{folder / 'job.toml'}: {said}")
     assert "\n" not in str(raised.value)
 
@@ -285,7 +286,7 @@ def test_job_when_a_task_fails_then_the_message_is_dovetails(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder, join='memory = "128KiB"\nalgorithm = "shj"')
-    joined = execution.join_inputs(job, *execution.open_inputs(spark, job))
+    joined = execution.result(spark, job)
     query = execution.start(job, joined, available_now=True)
     with pytest.raises(StreamingQueryException) as raised:
         query.awaitTermination()
@@ -306,7 +307,7 @@ def test_run_when_nothing_is_new_then_says_so_in_place_of_old_totals(
     for more in (False, False, True):
         if more:
             shutil.copy(folder / "left" / "a.csv", folder / "left" / "b.csv")
-        joined = execution.join_inputs(job, *execution.open_inputs(spark, job))
+        joined = execution.result(spark, job)
         run_command._stream(make_console(), job, joined, True)
         said.append(" ".join(capsys.readouterr().out.split()))
         versions.append(dovetail.progress(execution.state_of(job)).version)
@@ -327,14 +328,14 @@ def test_explain_when_there_is_a_state_then_says_whether_it_fits(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder, join='memory = "1MB"')
-    left, right = execution.open_inputs(spark, job)
+    left, right = execution.open_inputs(spark, job).values()
     state = execution.state_of(job)
     options: dict[str, Any] = {"on": "id", "memory": "1MB", "state": state}
     before = str(dovetail.plan.join(left, right, **options, partitions=2).explain())
     assert "new: made when the query starts" in before
     assert not state.exists()
 
-    joined = execution.join_inputs(job, left, right)
+    joined = execution.result(spark, job)
     execution.start(job, joined, available_now=True).awaitTermination()
     version = dovetail.progress(state).version
     after = str(dovetail.plan.join(left, right, **options, partitions=2).explain())
@@ -350,8 +351,8 @@ def test_explain_when_a_sample_is_taken_then_says_what_to_expect_and_from_what(
 ) -> None:
     job = job_of(folder, join='memory = "128KiB"')
     assert execution.are_files(job)
-    history = execution.open_as_batch(spark, job)
-    left, right = execution.open_inputs(spark, job)
+    history = execution.as_arguments(job, execution.open_as_batch(spark, job))
+    left, right = execution.open_inputs(spark, job).values()
     options: dict[str, Any] = {"memory": "128KiB", "state": folder / "s", "partitions": 1}
     text = str(dovetail.plan.join(left, right, "id", **options).explain(history=history))
     assert text.count("measured on 1,000 rows") == 2
@@ -399,12 +400,12 @@ def test_demo_when_the_result_is_wrong_then_says_what_differs(
     (tmp_path / "out").mkdir()
     wrong = pa.concat_tables([right.slice(1), right.slice(5, 2)])
     pq.write_table(wrong, tmp_path / "out" / "a.parquet")
-    assert not demo_join.check(make_console(), spark, tmp_path, streams)
+    assert not demo_join.check(Scene(make_console(), spark, tmp_path), streams)
     said = " ".join(capsys.readouterr().out.split())  # wherever its lines end
     assert f"Spark's batch join {right.num_rows:,}; 1 are missing and 2 are too many" in said
     assert said.count("Row(order_id=") == 3
     pq.write_table(right, tmp_path / "out" / "a.parquet")
     spark.catalog.refreshByPath(str(tmp_path / "out"))
-    assert demo_join.check(make_console(), spark, tmp_path, streams)
+    assert demo_join.check(Scene(make_console(), spark, tmp_path), streams)
     said = " ".join(capsys.readouterr().out.split())
     assert f"join: {right.num_rows:,} rows, identical" in said

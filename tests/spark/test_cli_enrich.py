@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 import dovetail
 from dovetail.cli.job import execution
-from dovetail.cli.job.explain import _enrich as explain_job
-from dovetail.cli.job.file import EnrichJob, read_job
+from dovetail.cli.job.explain import explained as explain_job
+from dovetail.cli.job.file import Job, read_job
+from dovetail.cli.views import make_console
 from dovetail.errors import ArgumentError, JobFileError
 
 pytestmark = pytest.mark.spark
@@ -80,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def job_of(folder: Path, *changes: tuple[str, str]) -> EnrichJob:
+def job_of(folder: Path, *changes: tuple[str, str]) -> Job:
     file = folder / "enrich.toml"
     text = file.read_text()
     for before, after in changes:
@@ -88,7 +89,7 @@ def job_of(folder: Path, *changes: tuple[str, str]) -> EnrichJob:
         text = text.replace(before, after)
     file.write_text(text)
     job = read_job(file)
-    assert isinstance(job, EnrichJob)
+    assert job.kind == "enrich"
     return job
 
 
@@ -96,7 +97,7 @@ def test_job_when_the_example_is_carried_out_then_is_the_left_join(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder, ("# history = true", "history = true"))
-    enriched = execution.plan(spark, job)
+    enriched = execution.result(spark, job)
     execution.start(job, enriched, available_now=False).awaitTermination()
     progress = dovetail.progress(execution.state_of(job))
     assert progress.rows_in == (20_000, 0)
@@ -126,7 +127,7 @@ def test_job_when_it_is_a_batch_and_the_table_has_a_name_then_finds_what_is_unkn
         ('checkpoint = "ckpt/enrich-query"\n', ""),
         ("[trigger]\navailable_now = true", "#"),
     )
-    execution.write(job, execution.plan(spark, job))
+    execution.write(job, execution.result(spark, job))
     found = spark.read.parquet(str(folder / "ckpt" / "orders-with-city"))
     assert found.columns == ["order_id", "customer", "amount"]
     wanted = spark.sql("SELECT name FROM known").collect()
@@ -148,7 +149,7 @@ def test_job_when_something_in_it_is_wrong_then_names_file_and_key(
     change: tuple[str, str], said: str, folder: Path, spark: SparkSession
 ) -> None:
     with pytest.raises(JobFileError) as raised:
-        execution.plan(spark, job_of(folder, change))
+        execution.result(spark, job_of(folder, change))
     assert str(raised.value).startswith(f"{folder / 'enrich.toml'}: {said}")
     assert not (folder / "ckpt").exists()
 
@@ -174,9 +175,9 @@ def test_explain_when_a_table_is_staged_then_knows_its_size(
     folder: Path, spark: SparkSession
 ) -> None:
     job = job_of(folder)
-    stream = execution.open_stream(spark, job)
-    options = vars(job.enrich)
-    before = str(dovetail.plan.enrich(stream, job.table, **options).explain())
+    (stream,) = execution.open_inputs(spark, job).values()
+    options = dict(job.options)
+    before = str(dovetail.plan.enrich(stream, **options).explain())
     assert "about 2,960 rows of 48 bytes" in before
     assert "the row count of its Parquet files" in before
     assert "new: made when the query starts" in before
@@ -184,12 +185,12 @@ def test_explain_when_a_table_is_staged_then_knows_its_size(
         assert f"\n  {name} " in before
     assert not execution.state_of(job).exists()
 
-    execution.start(job, execution.plan(spark, job), available_now=True).awaitTermination()
-    after = str(dovetail.plan.enrich(stream, job.table, **options).explain())
+    execution.start(job, execution.result(spark, job), available_now=True).awaitTermination()
+    after = str(dovetail.plan.enrich(stream, **options).explain())
     assert "about 2,960 rows of" in after
     assert "as staged, v000001" in after
     assert "exists and fits, after batch" in after
-    other = str(dovetail.plan.enrich(stream, job.table, **options | {"partitions": 3}).explain())
+    other = str(dovetail.plan.enrich(stream, **options | {"partitions": 3}).explain())
     assert "DOES NOT FIT" in other
 
 
@@ -198,7 +199,8 @@ def test_explain_when_a_sample_is_taken_then_measures_rows_on_it(
 ) -> None:
     job = job_of(folder)
     samples = execution.sample(spark, job, 100)
-    plan = dovetail.plan.enrich(execution.open_stream(spark, job), job.table, **vars(job.enrich))
+    (stream,) = execution.open_inputs(spark, job).values()
+    plan = dovetail.plan.enrich(stream, **job.options)
     text = str(plan.explain(samples=samples, skew=1))
     assert text.count("measured on 100 rows") == 2
     assert "Zipf with exponent 1" in text
@@ -244,7 +246,8 @@ def test_explain_when_keys_can_be_sampled_then_measures_their_skew(spark: SparkS
 def test_explained_job_when_there_is_a_history_then_keys_are_as_in_a_sample_of_it(
     changes: list[tuple[str, str]], sample: int | None, keys: str, folder: Path, spark: SparkSession
 ) -> None:
-    said = explain_job(spark, job_of(folder, *changes), sample, "this machine")
+    job = job_of(folder, *changes)
+    said = explain_job(make_console(), spark, job, sample, "this machine")
     assert keys in " ".join(str(said).split())
 
 

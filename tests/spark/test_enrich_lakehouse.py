@@ -488,7 +488,7 @@ def test_job_file_when_table_is_a_lakehouse_path_then_is_enriched_from_it(
         '[sink]\nformat = "parquet"\npath = "output"\n'
     )
     job = read_job(file)
-    execution.write(job, execution.plan(spark, job))
+    execution.write(job, execution.result(spark, job))
     output = spark.read.parquet(str(tmp_path / "output"))
     same_rows(output, oracle(lake.scan(), "left"), "job file")
     _, sample = execution.sample(spark, job, 5)

@@ -11,7 +11,7 @@ import pytest
 import dovetail
 from dovetail import errors
 from dovetail.cli.job import execution
-from dovetail.cli.job.file import JoinAllJob, read_job
+from dovetail.cli.job.file import Job, read_job
 
 pytestmark = pytest.mark.spark
 
@@ -109,10 +109,10 @@ def test_job_when_it_has_several_inputs_then_is_explained_and_carried_out(
     chain: Any, same_rows: Any, mode: str
 ) -> None:
     job = job_of(chain.root, mode)
-    opened = execution.open_all(chain.spark, job)
+    opened = execution.open_inputs(chain.spark, job)
     assert [frame.isStreaming for frame in opened.values()] == [mode == "stream"] * 3
     assert execution.are_files(job)
-    joined = execution.plan(chain.spark, job)
+    joined = execution.result(chain.spark, job)
     if mode == "batch":
         execution.write(job, joined)
     else:
@@ -124,7 +124,7 @@ def test_job_when_it_has_several_inputs_then_is_explained_and_carried_out(
     same_rows(chain.results(), expected, mode)
 
 
-def job_of(root: Path, mode: str) -> JoinAllJob:
+def job_of(root: Path, mode: str) -> Job:
     inputs = "".join(
         f'[inputs.{name}]\nformat = "parquet"\npath = "{name}"\n' for name in ("r1", "r2", "r3")
     )
@@ -135,5 +135,5 @@ def job_of(root: Path, mode: str) -> JoinAllJob:
     )
     (root / "job.toml").write_text(text)
     job = read_job(root / "job.toml")
-    assert isinstance(job, JoinAllJob)
+    assert job.kind == "join_all"
     return job

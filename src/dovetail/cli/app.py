@@ -16,6 +16,7 @@ import typer.core
 
 import dovetail
 from dovetail.cli import checkup, demo, top
+from dovetail.cli.examples import examples
 from dovetail.cli.failures import failure
 from dovetail.cli.job import explain, run
 from dovetail.cli.stopping import stoppable
@@ -23,21 +24,14 @@ from dovetail.errors import DovetailError
 
 USER_ERROR = 2  #: the exit code of a mistake that the message explains
 
-_EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail demo[/cyan]                     orders and payments, beside Spark's join
-
-  [cyan]dovetail demo enrich[/cyan]              look a stream up in a table
-
-  [cyan]dovetail doctor[/cyan]                   check Java, Spark, disk, permissions
-
-  [cyan]dovetail run job.toml[/cyan]             run the job that a file describes
-
-  [cyan]dovetail top ckpt/join[/cyan]            watch a running join
-
-  [cyan]dovetail site run --local sites.toml[/cyan]   join streams at distant sites
-"""
+_EXAMPLES = examples(
+    ("dovetail demo", "orders and payments, beside Spark's join"),
+    ("dovetail demo enrich", "look a stream up in a table"),
+    ("dovetail doctor", "check Java, Spark, disk, permissions"),
+    ("dovetail run job.toml", "run the job that a file describes"),
+    ("dovetail top ckpt/join", "watch a running join"),
+    ("dovetail site run --local sites.toml", "join streams at distant sites"),
+)
 
 
 class Commands(typer.core.TyperGroup):

@@ -9,16 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.doctor import Check, run_checks
+from dovetail.cli.examples import examples
 from dovetail.cli.views import make_console
 
 NAME = "doctor"
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail doctor[/cyan]
-
-  [cyan]dovetail doctor --state /mnt/ckpt/join[/cyan]   may the state live there?
-"""
+EXAMPLES = examples(
+    "dovetail doctor",
+    ("dovetail doctor --state /mnt/ckpt/join", "may the state live there?"),
+)
 
 
 def command(

@@ -26,7 +26,7 @@ def failure(error: BaseException) -> str | None:
     if is_sparks(error):
         found = _DOVETAIL.findall(_text(error))
         return str(found[-1]) if found else spark_says(error)
-    if isinstance(error, ConnectionRefusedError) and _is_loaded("py4j"):
+    if isinstance(error, ConnectionRefusedError) and "py4j" in sys.modules:
         return _JVM_GONE
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return f"the operating system refuses: {error}"
@@ -59,7 +59,3 @@ def _text(error: BaseException) -> str:
 def _is_of_a_call(error: BaseException) -> bool:
     """Whether the bridge to the JVM failed; what the JVM itself complains of has more to say."""
     return type(error).__name__ in ("Py4JError", "Py4JNetworkError")
-
-
-def _is_loaded(package: str) -> bool:
-    return package in sys.modules

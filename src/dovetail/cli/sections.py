@@ -5,31 +5,52 @@ A complaint is a `JobFileError`. It names the file and the key, what stood there
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.errors import JobFileError
+from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.spans import parse_span
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 
 
-class Section:
-    """One table of the file. Its keys are taken out by type; an unknown key is refused."""
+def read_toml(file: Path, what: str) -> dict[str, Any]:
+    """The content of a file, which complaints call `what`."""
+    try:
+        with file.open("rb") as handle:
+            return tomllib.load(handle)
+    except FileNotFoundError:
+        raise JobFileError(f"there is no {what} {file}. Check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise JobFileError(f"{file} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise JobFileError(f"the {what} {file} cannot be read: {error.strerror}") from error
 
-    def __init__(self, file: Path, name: str, values: Any, known: Sequence[str]) -> None:
+
+class Section:
+    """One table of the file. Its keys are taken out by type; an unknown key is refused.
+
+    known: the keys that it may have; None: any.
+    """
+
+    def __init__(self, file: Path, name: str, values: Any, known: Sequence[str] | None) -> None:
         self.file = file
         self.name = name
         if not isinstance(values, dict):
             raise JobFileError(f"{file}: {name} is {_kind(values)}; write it as a table, [{name}]")
         self._values: dict[str, Any] = values
         for key in values:
-            if key not in known:
+            if known is not None and key not in known:
                 self.refuse(key, f"is not known{_suggestion(key, known)}", "Keys", known)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
 
     def refuse(self, key: str, why: str, what: str = "", allowed: Sequence[str] = ()) -> NoReturn:
         """Complain about a key, and say what is allowed."""
@@ -84,19 +105,31 @@ class Section:
                 )
         return {name: _as_option(value) for name, value in (table or {}).items()}
 
-    def table(self, key: str) -> dict[str, Any]:
+    def inner(self, key: str, known: Sequence[str] | None = None) -> "Section":
         """A table inside this one, empty if it is not there."""
-        found = self.get(key, "a table", lambda v: isinstance(v, dict))
-        return dict(found or {})
+        name = f"{self.name}.{key}" if self.name else key
+        return Section(self.file, name, self._values.get(key, {}), known)
+
+    def tables(self, key: str, known: Sequence[str]) -> "dict[str, Section]":
+        """The tables inside a table that names them."""
+        named = self.inner(key)
+        return {name: named.inner(name, known) for name in named}
 
     def span(self, key: str, example: str) -> str:
         """A span of time that Spark takes as a text, checked here."""
         text = self.needed_text(key, example)
-        try:
+        with saying(self, key, f"has to be a span of time such as {example}"):
             parse_span(text)
-        except ValueError as error:
-            self.refuse(key, f"has to be a span of time such as {example}: {error}")
         return text
+
+    def size(self, key: str, *names: str) -> str | int:
+        """A size, checked but as it is written; or one of the names that stand for a size."""
+        kind = 'a size such as "64MB"'
+        value: str | int = self.get(key, kind, lambda v: is_int(v) or isinstance(v, str))
+        if value not in names:
+            with saying(self, key):
+                parse_bytes(value)
+        return value
 
     def location(self, key: str) -> str | None:
         """A path, made absolute from the file's directory; a URL is left as it is."""
@@ -104,6 +137,20 @@ class Section:
         if value is None or is_url(value):
             return value
         return str((self.file.parent / Path(value).expanduser()).absolute())
+
+
+class saying:  # noqa: N801
+    """Turn a complaint about a value into one that names file and key."""
+
+    def __init__(self, section: Section, key: str, why: str = "cannot be") -> None:
+        self._section, self._key, self._why = section, key, why
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):  # as every `ArgumentError` is
+            self._section.refuse(self._key, f"{self._why}: {error}")
 
 
 def are_texts(value: Any) -> bool:

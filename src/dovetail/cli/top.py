@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.api import progress as read_progress
+from dovetail.cli.examples import examples
 from dovetail.cli.job.places import state_at
 from dovetail.cli.views import (
     bar,
@@ -31,20 +32,15 @@ from dovetail.cli.watch import look
 from dovetail.kernel.memory import format_bytes
 
 if TYPE_CHECKING:
-    from dovetail.spark.state.metrics import PartitionProgress, Progress
+    from dovetail.spark.state.metrics import Progress
 
 NAME = "top"
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail top ckpt/join[/cyan]                 live, until Ctrl-C
-
-  [cyan]dovetail top job.toml[/cyan]                  the join of a job file
-
-  [cyan]dovetail top ckpt/join --once[/cyan]          one look
-
-  [cyan]dovetail top ckpt/join --interval 5[/cyan]    every five seconds
-"""
+EXAMPLES = examples(
+    ("dovetail top ckpt/join", "live, until Ctrl-C"),
+    ("dovetail top job.toml", "the join of a job file"),
+    ("dovetail top ckpt/join --once", "one look"),
+    ("dovetail top ckpt/join --interval 5", "every five seconds"),
+)
 WINDOW_S = 30.0  #: rates are averages over this much of the recent past
 _SPARKS = 40
 
@@ -206,29 +202,21 @@ def _partitions(progress: "Progress", records: Sequence[dict[str, Any]], room: i
     # those with the most work first, when there is no room for all
     shown = sorted(progress.partitions, key=lambda part: -part.pending_rows)[:room]
     for part in sorted(shown, key=lambda part: part.partition):
-        _add_partition(table, part, progress.identity, newest.get(part.partition))
+        record = newest.get(part.partition)
+        table.add_row(
+            str(part.partition),
+            phase_of(part, record),
+            str(part.version),
+            f"{part.pending_rows:,}",
+            _memory(record),
+            rows_in(progress.identity, part.rows_in),
+            f"{sum(part.totals.rows_out.values()):,}",
+            format_bytes(part.totals.flushed_bytes),
+        )
     hidden = len(progress.partitions) - len(shown)
     if hidden:
         table.caption = f"and {hidden} more"
     return table
-
-
-def _add_partition(
-    table: Table,
-    part: "PartitionProgress",
-    identity: Mapping[str, Any],
-    record: Mapping[str, Any] | None,
-) -> None:
-    table.add_row(
-        str(part.partition),
-        phase_of(part, record),
-        str(part.version),
-        f"{part.pending_rows:,}",
-        _memory(record),
-        rows_in(identity, part.rows_in),
-        f"{sum(part.totals.rows_out.values()):,}",
-        format_bytes(part.totals.flushed_bytes),
-    )
 
 
 def _memory(record: Mapping[str, Any] | None) -> Text:

@@ -152,12 +152,18 @@ def rows_in(identity: Mapping[str, Any], rows: Sequence[int]) -> str:
     return " + ".join(f"{count:,}" for count in shown)
 
 
+def facts(name_width: int, value_width: int) -> Table:
+    """A table without lines, to be filled with names, values and what is to be said of them."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", min_width=name_width)
+    grid.add_column(justify="right", min_width=value_width)
+    grid.add_column()
+    return grid
+
+
 def live_view(progress: "Progress | None", outlook: Outlook) -> Table:
     """A running join in six lines."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", min_width=8)
-    grid.add_column(justify="right", min_width=19)
-    grid.add_column()
+    grid = facts(8, 19)
     clock = f"{outlook.seconds:.0f} s"
     if progress is None or not progress.partitions:
         grid.add_row("phase", "first micro-batch", Text(clock, "dim"))
@@ -197,18 +203,15 @@ def live_line(progress: "Progress", seconds: float) -> str:
     records = last_records(progress)
     identity, budget = progress.identity, progress.budget_bytes
     limit = "" if budget is None else f" of {format_bytes(budget)}"
+    shed = f"{progress.rows_shed:,} left out, " if progress.rows_shed else ""
     spilled = f"{format_bytes(progress.spilled_bytes)} spilled, "
     return (
         f"{seconds:5.1f} s  batch {progress.version}, {overall_phase(progress, records)}: "
-        f"{rows_in(identity, progress.rows_in)} rows in, {_left_out(progress)}"
+        f"{rows_in(identity, progress.rows_in)} rows in, {shed}"
         f"{sum(progress.rows_out.values()):,} out, "
         f"{format_bytes(memory_now(records))}{limit}, "
         f"{'' if _enriches(identity) else spilled}{progress.pending_rows:,} pending"
     )
-
-
-def _left_out(progress: "Progress") -> str:
-    return f"{progress.rows_shed:,} left out, " if progress.rows_shed else ""
 
 
 def by_phase(out: Mapping[str, int]) -> str:
@@ -300,21 +303,17 @@ def _add_costs(table: Table, progress: "Progress") -> None:
     told, found = progress.predicted, progress.measured
     if found is None:
         return
-    rate, wait, read = ("", "", "") if told is None else _costs(told)
-    beside = ("" if told is None else f"predicted: {value}" for value in (rate, wait, read))
+    beside = [f"predicted: {value}" for value in _costs(told)] if told else ("", "", "")
     names = "could take, joining alone", "longest wait of a row", "read for a row"
-    for name, value, note in zip(names, _costs(found), beside, strict=True):
-        table.add_row(name, value, note)
+    for row in zip(names, _costs(found), beside, strict=True):
+        table.add_row(*row)
 
 
 def costs_line(progress: "Progress") -> Text:
     """Rate, wait and bytes read for a row, measured and predicted; empty if nothing is known."""
     told, found = progress.predicted, progress.measured
-    parts = [
-        f"{label} {', '.join(_costs(cost))}"
-        for label, cost in (("measured", found), ("predicted", told))
-        if cost is not None
-    ]
+    known = {"measured": found, "predicted": told}
+    parts = [f"{label} {', '.join(_costs(cost))}" for label, cost in known.items() if cost]
     return Text("  ·  ".join(parts), "dim")
 
 

@@ -81,13 +81,20 @@ def _key_pairs(on: On) -> list[tuple[str, str]]:
 
 
 def _check_unique(side: str, schema: pa.Schema) -> None:
-    seen: dict[str, str] = {}
+    if (name := _repeated(schema)) is not None:
+        raise ColumnClashError(
+            f"the {side} input has two columns named {name!r}; rename one of them first"
+        )
+
+
+def _repeated(schema: pa.Schema) -> str | None:
+    """The first name that an earlier column has, in whatever case."""
+    seen: set[str] = set()
     for name in schema.names:
         if name.lower() in seen:
-            raise ColumnClashError(
-                f"the {side} input has two columns named {name!r}; rename one of them first"
-            )
-        seen[name.lower()] = name
+            return str(name)
+        seen.add(name.lower())
+    return None
 
 
 def resolve(schema: pa.Schema, name: str, side: str) -> str:
@@ -123,23 +130,33 @@ def check_clashes(
 
 def check_output(schema: pa.Schema) -> None:
     """Refuse a result in which the name that a key of a band gets is also another column's."""
-    seen: set[str] = set()
-    for name in schema.names:
-        if name.lower() in seen:
-            raise ColumnClashError(
-                f"two columns of the result would be named {name!r}: the keys of a band that share "
-                "their name get that of their side in front; rename a key, for example "
-                "right.withColumnRenamed('key', 'other_key') with on=('key', 'other_key'), or the "
-                "other column"
-            )
-        seen.add(name.lower())
+    if (name := _repeated(schema)) is not None:
+        raise ColumnClashError(
+            f"two columns of the result would be named {name!r}: the keys of a band that share "
+            "their name get that of their side in front; rename a key, for example "
+            "right.withColumnRenamed('key', 'other_key') with on=('key', 'other_key'), or the "
+            "other column"
+        )
+
+
+def check_how(how: Any, call: str, known: Sequence[str]) -> None:
+    """Refuse a kind of join that a call does not do."""
+    if how not in known:
+        raise ArgumentError(
+            f"how={how!r} is not supported by {call}; it does {', '.join(map(repr, known))}"
+        )
 
 
 def checked_partitions(asked: Any, default: int) -> int:
     """The number of partitions: as asked for, or else the default."""
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
-        raise ArgumentError(f"partitions={asked!r} is not a whole number of 1 or more")
-    return default if asked is None else int(asked)
+    return default if asked is None else checked_whole(asked, "partitions")
+
+
+def checked_whole(value: Any, name: str) -> int:
+    """A whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"{name}={value!r} is not a whole number of 1 or more")
+    return value
 
 
 def checked_memory(
@@ -167,13 +184,6 @@ def checked_memory(
             f"partitions=.{' A number without a unit is in bytes.' if bare else ''}"
         )
     return total
-
-
-def checked_slice_ms(slice_ms: Any) -> int:
-    """The time slice of deferred work, checked."""
-    if isinstance(slice_ms, bool) or not isinstance(slice_ms, int) or slice_ms < 1:
-        raise ArgumentError(f"slice_ms={slice_ms!r} is not a whole number of 1 or more")
-    return slice_ms
 
 
 def checked_span(value: Any, name: str, *, or_zero: bool = False) -> dt.timedelta:

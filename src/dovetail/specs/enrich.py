@@ -18,15 +18,16 @@ from dovetail.semistream.shedding import SHEDDERS
 from dovetail.specs.arguments import (
     On,
     check_clashes,
+    check_how,
     checked_memory,
     checked_partitions,
-    checked_slice_ms,
     checked_span,
+    checked_whole,
     key_names,
     resolve,
     state_path,
 )
-from dovetail.specs.job import JobSpec, describe
+from dovetail.specs.job import JobOptions, JobSpec, describe
 
 _SIDES = ("stream", "table")
 
@@ -68,19 +69,13 @@ class EnrichSpec(JobSpec):
 
 
 @dataclass(frozen=True)
-class EnrichOptions:
+class EnrichOptions(JobOptions):
     """The arguments of `dovetail.enrich` besides stream and table, as the caller gave them."""
 
     on: On
-    how: str = "inner"
-    memory: str | int | None = None
-    state: str | Path | None = None
-    algorithm: str = "auto"
     columns: Sequence[str] | None = None
     ordered: bool = False
     refresh: str | dt.timedelta | None = None
-    partitions: int | None = None
-    slice_ms: int = 250
     shed: str | Shedding | None = None  #: or with rates in place of measured ones, for tests
     shed_to: str | Path | None = None
     latency: str | dt.timedelta | None = None
@@ -97,11 +92,7 @@ def enrich_spec(
 
     The staged columns are the keys, where they are shown or have to be compared, and `columns`.
     """
-    if options.how not in HOWS:
-        raise ArgumentError(
-            f"how={options.how!r} is not supported by enrich; it does "
-            f"{', '.join(repr(how) for how in HOWS)}"
-        )
+    check_how(options.how, "enrich", HOWS)
     stream_keys, table_keys = key_names(stream, table, options.on, _SIDES)
     # refuses what cannot be a key
     KeyCodec(compared_types(stream, table, stream_keys, table_keys))
@@ -119,7 +110,7 @@ def enrich_spec(
         memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES, default_memory),
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),
-        slice_ms=checked_slice_ms(options.slice_ms),
+        slice_ms=checked_whole(options.slice_ms, "slice_ms"),
         semistream=SemiStreamSpec(
             stream,
             staged,

@@ -1,4 +1,4 @@
-"""The base of specs of jobs: a value, which reads nothing."""
+"""The bases of options and of specs of jobs: values, which read nothing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -7,6 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The arguments that all calls have, as the caller gave them."""
+
+    on: Any
+    how: str = "inner"
+    memory: str | int | None = None
+    state: str | Path | None = None
+    algorithm: str = "auto"
+    partitions: int | None = None
+    slice_ms: int = 250
 
 
 @dataclass(frozen=True)
@@ -30,9 +43,9 @@ class JobSpec(ABC):
         """The schemas of the rows that are pushed, by side."""
 
     @property
-    @abstractmethod
     def kept(self) -> tuple[pa.Schema, ...]:
-        """The schemas of the rows that an operator puts on disk."""
+        """The schemas of the rows that an operator puts on disk: those that are pushed, or more."""
+        return self.inputs
 
     @property
     @abstractmethod

@@ -4,26 +4,26 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from dovetail.errors import ArgumentError, BandKeyError
+from dovetail.errors import BandKeyError
 from dovetail.kernel.keys import KeyCodec, band_width
 from dovetail.kernel.keytypes import compared_types
 from dovetail.specs.arguments import (
     On,
     check_clashes,
     check_distance,
+    check_how,
     check_output,
     checked_memory,
     checked_partitions,
-    checked_slice_ms,
+    checked_whole,
     key_names,
     state_path,
 )
-from dovetail.specs.job import JobSpec, describe
+from dovetail.specs.job import JobOptions, JobSpec, describe
 from dovetail.twoway import TwoWaySpec, checked_algorithm
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
@@ -38,10 +38,6 @@ class JoinSpec(JobSpec):
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
-        return self.twoway.schemas
-
-    @property
-    def kept(self) -> tuple[pa.Schema, ...]:
         return self.twoway.schemas
 
     @property
@@ -73,17 +69,11 @@ class JoinSpec(JobSpec):
 
 
 @dataclass(frozen=True)
-class JoinOptions:
+class JoinOptions(JobOptions):
     """The arguments of `dovetail.join` besides the two inputs, as the caller gave them."""
 
     on: On
     within: Within = None
-    how: str = "inner"
-    memory: str | int | None = None
-    state: str | Path | None = None
-    algorithm: str = "auto"
-    partitions: int | None = None
-    slice_ms: int = 250
 
 
 def join_spec(
@@ -94,8 +84,7 @@ def join_spec(
     default_memory: int | None = None,
 ) -> JoinSpec:
     """Check a join's arguments against the schemas of its inputs."""
-    if options.how != "inner":
-        raise ArgumentError(f"how={options.how!r} is not supported by join; it does how='inner'")
+    check_how(options.how, "join", ("inner",))
     left_keys, right_keys = key_names(left, right, options.on)
     check_clashes(left, right, left_keys, right_keys)
     within = _within(options.within, compared_types(left, right, left_keys, right_keys))
@@ -110,7 +99,7 @@ def join_spec(
         memory_bytes=checked_memory(options.memory, partitions, MIN_BUDGET_BYTES, default_memory),
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),
-        slice_ms=checked_slice_ms(options.slice_ms),
+        slice_ms=checked_whole(options.slice_ms, "slice_ms"),
     )
 
 

@@ -7,7 +7,6 @@ joined. Whatever it says has to be a tree over all inputs, which `multiway.spec`
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +19,13 @@ from dovetail.multiway import MIN_BYTES_PER_INPUT, MultiWaySpec, checked_algorit
 from dovetail.multiway.spec import LEAST_INPUTS
 from dovetail.specs.arguments import (
     check_distance,
+    check_how,
     checked_memory,
     checked_partitions,
-    checked_slice_ms,
+    checked_whole,
     state_path,
 )
-from dovetail.specs.job import JobSpec, describe
+from dovetail.specs.job import JobOptions, JobSpec, describe
 from dovetail.specs.join import Within
 
 OnAll = str | tuple[Any, ...] | Sequence[str | tuple[Any, ...]]
@@ -41,10 +41,6 @@ class JoinAllSpec(JobSpec):
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
-        return self.multiway.schemas
-
-    @property
-    def kept(self) -> tuple[pa.Schema, ...]:
         return self.multiway.schemas
 
     @property
@@ -91,17 +87,11 @@ class JoinAllSpec(JobSpec):
 
 
 @dataclass(frozen=True)
-class JoinAllOptions:
+class JoinAllOptions(JobOptions):
     """The arguments of `dovetail.join_all` besides the inputs, as the caller gave them."""
 
     on: OnAll
     within: Within = None
-    how: str = "inner"
-    memory: str | int | None = None
-    state: str | Path | None = None
-    algorithm: str = "auto"
-    partitions: int | None = None
-    slice_ms: int = 250
     sizes: Mapping[str, float] | None = None
 
 
@@ -120,10 +110,7 @@ def join_all_spec(
     inputs: Mapping[str, pa.Schema], options: JoinAllOptions, known: Known
 ) -> JoinAllSpec:
     """Check the arguments against the schemas of the inputs."""
-    if options.how != "inner":
-        raise ArgumentError(
-            f"how={options.how!r} is not supported by join_all; it does how='inner'"
-        )
+    check_how(options.how, "join_all", ("inner",))
     check_names(inputs)
     conditions = list(_conditions(inputs, options))
     multiway = multiway_spec(inputs, conditions)
@@ -141,7 +128,7 @@ def join_all_spec(
         memory_bytes=checked_memory(options.memory, grid.partitions, least, known.memory_bytes),
         partitions=grid.partitions,
         state=None if options.state is None else state_path(options.state),
-        slice_ms=checked_slice_ms(options.slice_ms),
+        slice_ms=checked_whole(options.slice_ms, "slice_ms"),
     )
 
 

@@ -20,7 +20,7 @@ from dovetail.cli import app as application
 from dovetail.cli import top
 from dovetail.cli.app import app
 from dovetail.cli.failures import failure
-from dovetail.cli.job.file import JoinJob, read_job
+from dovetail.cli.job.file import read_job
 from dovetail.errors import MemoryBudgetError, StateMissingError
 
 COMMANDS = ["demo", "run", "explain", "top", "doctor", "site"]
@@ -266,5 +266,5 @@ def test_help_of_run_when_its_job_file_is_copied_then_it_is_one(
     file = tmp_path / "job.toml"
     file.write_text("\n".join(lines))
     job = read_job(file)
-    assert isinstance(job, JoinJob)
-    assert job.join.memory == "64MB"
+    assert job.kind == "join"
+    assert job.options["memory"] == "64MB"

@@ -2,7 +2,7 @@
 
 `main` the command itself · `join` two streams, `enrich` a stream and a table · `life` streams as
 they are in life, `data` all else that is made up · `rival` Spark's own join beside ours, and `view`
-both of them drawn · `check` the comparison with Spark's batch join.
+both of them drawn · `scene` where all of it runs · `check` the comparison with Spark's batch join.
 """
 
 from dovetail.cli.demo.main import EXAMPLES, NAME, command

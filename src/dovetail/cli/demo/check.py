@@ -49,7 +49,7 @@ def compare(expected: "DataFrame", found: "DataFrame") -> Comparison:
     return Comparison(rows_expected, rows_found, rows_missing, rows_surplus, examples)
 
 
-def report(console: Console, result: Comparison, what: str = "Spark's batch join") -> bool:
+def report(console: Console, result: Comparison, what: str) -> bool:
     """Say how a comparison came out. Whether both are the same."""
     if not result.missing and not result.surplus:
         console.print(

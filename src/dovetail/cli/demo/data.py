@@ -131,7 +131,9 @@ def make_streams(directory: Path, rows: int, seed: int) -> Streams:
     return Streams(left, right)
 
 
-def write_stream(directory: Path, rows: pa.Table, cuts: Sequence[int] | Integers) -> Stream:
+def write_stream(
+    directory: Path, rows: pa.Table, cuts: Sequence[int] | Integers, key: str = KEY
+) -> Stream:
     """Write a stream as files that Spark will read in turn; at each cut another file begins."""
     directory.mkdir(parents=True)
     bounds = [0, *(int(cut) for cut in cuts), rows.num_rows]
@@ -140,7 +142,7 @@ def write_stream(directory: Path, rows: pa.Table, cuts: Sequence[int] | Integers
         path = directory / f"part-{number:05d}.parquet"
         part = rows.slice(begin, end - begin)
         pq.write_table(part, path)
-        keyed.append(keyed[-1] + part.num_rows - part.column(KEY).null_count)
+        keyed.append(keyed[-1] + part.num_rows - part.column(key).null_count)
         # files are taken by their time, which may be too coarse to tell them apart
         os.utime(path, times=(newest - len(bounds) + number,) * 2)
     return Stream(directory, rows.num_rows, rows.nbytes, tuple(keyed[1:]))
@@ -174,18 +176,17 @@ def make_shop(directory: Path, rows: int, seed: int) -> Shop:
     """
     customers = max(1, rows * 5 // 2)
     rng = np.random.default_rng(seed)
-    orders, table = directory / "orders", directory / "customers"
-    for path in (orders, table):
-        path.mkdir(parents=True)
+    table = directory / "customers"
+    table.mkdir(parents=True)
     known = _customers(rng, customers)
     pq.write_table(known, table / "part-00000.parquet")
     files = max(1, min(ORDER_FILES, rows // _ROWS_WORTH_A_FILE))
-    nbytes, done = 0, 0
-    for number, size in enumerate(np.diff(np.linspace(0, rows, files + 1).astype(int))):
-        made = _orders(rng, done, int(size), customers)
-        pq.write_table(made, orders / f"part-{number:05d}.parquet")
-        nbytes, done = nbytes + made.nbytes, done + int(size)
-    return Shop(orders, table, rows, known.num_rows, known.nbytes, nbytes / rows)
+    bounds = np.linspace(0, rows, files + 1).astype(int)
+    parts = [_orders(rng, first, end - first, customers) for first, end in pairwise(bounds)]
+    orders = pa.concat_tables(parts)
+    write_stream(directory / "orders", orders, bounds[1:-1], CUSTOMER_KEY)
+    order_bytes = orders.nbytes / rows
+    return Shop(directory / "orders", table, rows, known.num_rows, known.nbytes, order_bytes)
 
 
 def _customers(rng: np.random.Generator, customers: int) -> pa.Table:

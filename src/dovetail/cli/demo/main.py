@@ -1,12 +1,12 @@
 """The command `dovetail demo`: its options, the place it works in, and its Spark session."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +14,8 @@ from rich.console import Console
 from dovetail.cli.demo import enrich, join
 from dovetail.cli.demo.data import Settings, Streams, make_shop, make_streams
 from dovetail.cli.demo.life import make_life
+from dovetail.cli.demo.scene import Scene
+from dovetail.cli.examples import examples
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
 from dovetail.errors import ArgumentError
@@ -21,25 +23,15 @@ from dovetail.kernel.memory import format_bytes, parse_bytes
 from dovetail.semistream.base import MIN_BUDGET_BYTES as LEAST_ENRICH_BYTES
 from dovetail.twoway.base import MIN_BUDGET_BYTES
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 NAME = "demo"
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail demo[/cyan]                         200,000 orders and their payments
-
-  [cyan]dovetail demo --uniform[/cyan]               the worst case for a small memory
-
-  [cyan]dovetail demo enrich[/cyan]                  orders and their customers
-
-  [cyan]dovetail demo --rows 1000000[/cyan]          more rows; takes minutes
-
-  [cyan]dovetail demo --memory 8MB[/cyan]            a budget of your own
-
-  [cyan]dovetail demo --keep /tmp/demo[/cyan]        keep data, results and state
-"""
+EXAMPLES = examples(
+    ("dovetail demo", "200,000 orders and their payments"),
+    ("dovetail demo --uniform", "the worst case for a small memory"),
+    ("dovetail demo enrich", "orders and their customers"),
+    ("dovetail demo --rows 1000000", "more rows; takes minutes"),
+    ("dovetail demo --memory 8MB", "a budget of your own"),
+    ("dovetail demo --keep /tmp/demo", "keep data, results and state"),
+)
 _BATCH_SHARE = 1 / 8  # of a partition's budget: what one input batch may take at most
 _LARGEST_BATCH = 10_000
 _SMALL_INDEX_BYTES = 8 << 10  # what the pages of a tiny table need
@@ -97,10 +89,9 @@ def command(
     if uniform and what is What.ENRICH:
         raise ArgumentError("--uniform: there is no worst case of enrich; leave one of them out")
     console = make_console()
-    asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed)
+    asked = Asked(rows or _ROWS[what], budget_share, memory, partitions, seed, uniform)
     with _workplace(keep) as directory:
-        joins = _show_uniform if uniform else _show_join
-        show = _show_enrich if what is What.ENRICH else joins
+        show = _show_enrich if what is What.ENRICH else _show_join
         same = show(console, directory, asked)
         if keep is not None:
             kept = f"Kept in {directory}; try: dovetail top {directory / 'state'} --once"
@@ -118,16 +109,19 @@ class Asked:
     memory: str | None
     partitions: int
     seed: int
+    uniform: bool
 
 
 def _show_join(console: Console, directory: Path, asked: Asked) -> bool:
     """Whether the result of the join is right."""
-    return _join(console, directory, asked, _life(console, directory, asked), join.run_beside_spark)
-
-
-def _show_uniform(console: Console, directory: Path, asked: Asked) -> bool:
-    """The same for streams in which a row has no reason to come near those that it joins."""
-    return _join(console, directory, asked, _uniform(console, directory, asked), join.run)
+    make, run = (_uniform, join.run) if asked.uniform else (_life, join.run_beside_spark)
+    streams, what = make(console, directory, asked)
+    row_bytes = streams.nbytes / max(1, streams.rows)
+    least = MIN_BUDGET_BYTES * asked.partitions
+    settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
+    with _scene(console, directory, settings) as scene:
+        run(scene, streams, settings)
+        return join.check(scene, streams)
 
 
 def _life(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
@@ -140,27 +134,12 @@ def _life(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str
 
 
 def _uniform(console: Console, directory: Path, asked: Asked) -> tuple[Streams, str]:
+    """Streams in which a row has no reason to come near those that it joins."""
     with announce(console, f"Making two streams of {asked.rows:,} rows"):
         streams = make_streams(directory / "in", asked.rows, asked.seed)
     return streams, (
         f"Two streams of {asked.rows:,} rows, {format_bytes(streams.nbytes)} in memory together"
     )
-
-
-def _join(
-    console: Console,
-    directory: Path,
-    asked: Asked,
-    made: tuple[Streams, str],
-    run: Callable[[Console, "SparkSession", Path, Streams, Settings], None],
-) -> bool:
-    streams, what = made
-    row_bytes = streams.nbytes / max(1, streams.rows)
-    least = MIN_BUDGET_BYTES * asked.partitions
-    settings = _settings(console, what, streams.nbytes, row_bytes, least, asked)
-    with _session(console, directory, settings) as spark:
-        run(console, spark, directory, streams, settings)
-        return join.check(console, spark, directory, streams)
 
 
 def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
@@ -174,14 +153,13 @@ def _show_enrich(console: Console, directory: Path, asked: Asked) -> bool:
     # the index of the table's pages comes on top: below 1 % of it
     least = (LEAST_ENRICH_BYTES + _SMALL_INDEX_BYTES) * asked.partitions + shop.table_bytes // 100
     settings = _settings(console, what, shop.table_bytes, shop.order_bytes, least, asked)
-    with _session(console, directory, settings) as spark:
-        enrich.run(console, spark, directory, shop, settings)
-        return enrich.check(console, spark, directory, shop)
+    with _scene(console, directory, settings) as scene:
+        enrich.run(scene, shop, settings)
+        return enrich.check(scene, shop)
 
 
-def _session(
-    console: Console, directory: Path, settings: Settings
-) -> AbstractContextManager["SparkSession"]:
+@contextmanager
+def _scene(console: Console, directory: Path, settings: Settings) -> Iterator[Scene]:
     conf = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
         "spark.sql.shuffle.partitions": "4",
@@ -189,7 +167,8 @@ def _session(
         # a short program: compiling it to the utmost would take a third of the work
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
-    return spark_session(console, "dovetail-demo", "local[2]", conf)
+    with spark_session(console, "dovetail-demo", "local[2]", conf) as spark:
+        yield Scene(console, spark, directory)
 
 
 def _settings(

@@ -10,13 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dovetail.cli.demo.data import KEY, Streams
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from dovetail.cli.demo.scene import Scene
 
 FILES_AT_ONCE = 4  #: of each side; fewer micro-batches than Dovetail's leave that more of the cores
 MOST_BYTES = 400 << 20  #: of state; then it is stopped, before it fills the heap that both share
@@ -76,27 +73,13 @@ class Rival:
 
 
 @contextmanager
-def spark_join(spark: "SparkSession", streams: Streams, checkpoint: Path) -> Iterator[Rival]:
+def spark_join(scene: Scene, streams: Streams) -> Iterator[Rival]:
     """Start Spark's own join of the streams, its results thrown away; it is stopped in the end."""
-    left, right = (open_stream(spark, each.directory, FILES_AT_ONCE) for each in streams.both)
-    query = (
-        left.join(right, KEY)
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
+    checkpoint = "checkpoint-spark"
+    left, right = (scene.open_stream(each.directory, FILES_AT_ONCE) for each in streams.both)
+    query = scene.start(left.join(right, KEY), checkpoint, None)
     try:
         yield Rival(query, streams.left.files)
     finally:
         query.stop()
-        shutil.rmtree(checkpoint, ignore_errors=True)
-
-
-def open_stream(spark: "SparkSession", directory: Path, files_at_once: int = 1) -> "DataFrame":
-    """A directory of Parquet files as a stream, so many of them in each micro-batch."""
-    return (
-        spark.readStream.schema(spark.read.parquet(str(directory)).schema)
-        .option("maxFilesPerTrigger", files_at_once)
-        .parquet(str(directory))
-    )
+        shutil.rmtree(scene.directory / checkpoint, ignore_errors=True)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dovetail.cli.demo.data import Streams
 from dovetail.cli.demo.rival import FILES_AT_ONCE, Moment, Rival
-from dovetail.cli.views import Outlook, last_records, memory_now, overall_phase, percent
+from dovetail.cli.views import Outlook, facts, last_records, memory_now, overall_phase, percent
 from dovetail.kernel.memory import format_bytes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class SideBySide:
 
     def frame(self, progress: "Progress | None", outlook: Outlook) -> Table:
         """Both joins as they are now, for a terminal."""
-        grid = _grid()
+        grid = facts(12, 9)
         clock = f"{outlook.seconds:.0f} s"
         if progress is None or not progress.partitions:
             grid.add_row("phase", Text("starting", "bold"), Text(clock, "dim"))
@@ -54,7 +54,7 @@ class SideBySide:
 
     def outcome(self, progress: "Progress") -> Table:
         """Both joins as they ended."""
-        grid = _grid()
+        grid = facts(12, 9)
         self._add_results(grid, progress)
         ours = progress.memory.get("total", 0)
         theirs = self.rival.moments[-1] if self.rival.moments else None
@@ -145,14 +145,6 @@ def stacked(parts: list[Part], whole: float, width: int = WIDTH) -> Text:
         text.append(character * (end - drawn), colour)
         drawn = max(end, drawn)
     return text.append("░" * (width - drawn), "dim")
-
-
-def _grid() -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", min_width=12)
-    grid.add_column(justify="right", min_width=9)
-    grid.add_column()
-    return grid
 
 
 def _note(said: str) -> Text:

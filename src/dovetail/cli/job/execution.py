@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dovetail.api import enrich, join, join_all
+from dovetail import plan as plans
 from dovetail.cli.failures import is_sparks, spark_says
-from dovetail.cli.job.file import FILE_FORMATS, EnrichJob, Job, JoinAllJob, JoinJob, Source
+from dovetail.cli.job.file import FILE_FORMATS, Job, Source
 from dovetail.errors import ArgumentError, JobFileError, MemoryBudgetError
 from dovetail.specs import state_path
 
@@ -17,50 +18,51 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from dovetail.spark.jobs.enrich_plan import EnrichPlan
+    from dovetail.spark.jobs.plans import JoinAllPlan, JoinPlan
 
-def plan(session: "SparkSession", job: Job) -> "DataFrame":
+
+def plan(session: "SparkSession", job: Job) -> "JoinPlan | JoinAllPlan | EnrichPlan":
+    """The plan of a job; a mistake in its options names the job file."""
+    inputs = as_arguments(job, open_inputs(session, job))
+    past = as_arguments(job, open_as_batch(session, job))[0] if job.history else None
+    with blame(job, job.kind):
+        if job.kind == "join":
+            return plans.join(*inputs, **job.options)
+        if job.kind == "join_all":
+            return plans.join_all(*inputs, history=past, **job.options)
+        return plans.enrich(*inputs, history=past, **job.options)
+
+
+def result(session: "SparkSession", job: Job) -> "DataFrame":
     """The job's result as a DataFrame. Of an enrichment, the table is staged here."""
-    if isinstance(job, JoinJob):
-        return join_inputs(job, *open_inputs(session, job))
-    if isinstance(job, JoinAllJob):
-        inputs = open_all(session, job)
-        history = open_all(session, job, as_batch=True) if job.history else None
-        with blame(job, "join_all"):
-            return join_all(inputs, history=history, **vars(job.join_all))
-    stream = open_stream(session, job)
-    past = stream_as_batch(session, job) if job.history else None
-    with blame(job, "enrich"):
-        return enrich(stream, job.table, history=past, **vars(job.enrich))
+    planned = plan(session, job)
+    with blame(job, job.kind):
+        return planned.dataframe()
 
 
-def open_stream(session: "SparkSession", job: EnrichJob) -> "DataFrame":
-    """The stream of an enrichment; nothing is read yet."""
-    return _open(session, job, job.stream, streaming=job.streaming)
-
-
-def open_inputs(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "DataFrame"]:
-    """Both inputs, as the job file describes them; nothing is read yet."""
-    left, right = (
-        _open(session, job, source, streaming=job.streaming) for source in (job.left, job.right)
-    )
-    return left, right
-
-
-def open_all(
-    session: "SparkSession", job: JoinAllJob, *, as_batch: bool = False
-) -> dict[str, "DataFrame"]:
-    """The inputs by name; as they are now, whatever the job's mode, if they are to be a batch."""
-    streaming = job.streaming and not as_batch
+def open_inputs(session: "SparkSession", job: Job) -> dict[str, "DataFrame"]:
+    """The inputs by name, as the job file describes them; nothing is read yet."""
     return {
-        name: _open(session, job, source, streaming=streaming)
+        name: _open(session, job, source, streaming=job.streaming)
         for name, source in job.inputs.items()
     }
 
 
-def join_inputs(job: JoinJob, left: "DataFrame", right: "DataFrame") -> "DataFrame":
-    """The joined DataFrame; a mistake in `[join]` names the job file."""
-    with blame(job, "join"):
-        return join(left, right, **vars(job.join))
+def open_as_batch(session: "SparkSession", job: Job) -> dict[str, "DataFrame"]:
+    """The inputs as they are now, whatever the job's mode; files only."""
+    for source in job.inputs.values():
+        if source.format not in FILE_FORMATS:
+            raise JobFileError(
+                f"{job.file}: a sample can be taken of files only, but {source.side}.format is "
+                f"{source.format!r}. Explain with --sample 0."
+            )
+    return open_inputs(session, replace(job, streaming=False))
+
+
+def as_arguments(job: Job, inputs: dict[str, "DataFrame"]) -> tuple[Any, ...]:
+    """The inputs as the call takes them: each as an argument, or all of them by name."""
+    return (inputs,) if job.kind == "join_all" else tuple(inputs.values())
 
 
 def start(job: Job, joined: "DataFrame", *, available_now: bool) -> "StreamingQuery":
@@ -69,12 +71,9 @@ def start(job: Job, joined: "DataFrame", *, available_now: bool) -> "StreamingQu
     writer = joined.writeStream.options(**sink.options).queryName(job.spark.app_name)
     writer = writer.option("checkpointLocation", str(sink.checkpoint))
     writer = writer.outputMode(sink.mode or "append")
-    if available_now or job.trigger.available_now:
-        writer = writer.trigger(availableNow=True)
-    elif job.trigger.once:
-        writer = writer.trigger(once=True)
-    elif job.trigger.processing_time:
-        writer = writer.trigger(processingTime=job.trigger.processing_time)
+    trigger = {"availableNow": True} if available_now else job.trigger
+    if trigger:
+        writer = writer.trigger(**trigger)
     with blame(job, "sink"):
         if sink.table is not None:
             return writer.toTable(sink.table)
@@ -95,51 +94,23 @@ def write(job: Job, joined: "DataFrame") -> None:
             writer.format(sink.format).save(sink.path)
 
 
-def are_files(job: JoinJob | JoinAllJob) -> bool:
+def are_files(job: Job) -> bool:
     """Whether all inputs are files, which can be read before the job runs."""
-    sources = (job.left, job.right) if isinstance(job, JoinJob) else job.inputs.values()
-    return all(source.format in FILE_FORMATS for source in sources)
+    return all(source.format in FILE_FORMATS for source in job.inputs.values())
 
 
-def open_as_batch(session: "SparkSession", job: JoinJob) -> tuple["DataFrame", "DataFrame"]:
-    """Both inputs as they are now, whatever the job's mode; files only."""
-    for source in (job.left, job.right):
-        _check_is_file(job, source)
-    left, right = (_open(session, job, source, streaming=False) for source in (job.left, job.right))
-    return left, right
-
-
-def sample(session: "SparkSession", job: EnrichJob, rows: int) -> tuple[pa.Table, pa.Table]:
-    """The first rows of stream and table, read as a batch from files."""
+def sample(session: "SparkSession", job: Job, rows: int) -> tuple[pa.Table, pa.Table]:
+    """Of an enrichment, the first rows of stream and table, read as a batch from files."""
     from dovetail.spark.sources.tables import open_table
 
-    stream = stream_as_batch(session, job)
-    table = open_table(session, job.table).read()
+    (stream,) = open_as_batch(session, job).values()
+    table = open_table(session, job.options["table"]).read()
     return stream.limit(rows).toArrow(), table.limit(rows).toArrow()
 
 
-def stream_as_batch(session: "SparkSession", job: EnrichJob) -> "DataFrame":
-    """The stream as it is now, whatever the job's mode; files only."""
-    _check_is_file(job, job.stream)
-    return _open(session, job, job.stream, streaming=False)
-
-
-def _check_is_file(job: Job, source: Source) -> None:
-    if source.format not in FILE_FORMATS:
-        raise JobFileError(
-            f"{job.file}: a sample can be taken of files only, but {source.side}.format is "
-            f"{source.format!r}. Explain with --sample 0."
-        )
-
-
 def state_of(job: Job) -> Path:
-    """Where a streaming job's state is; it has been planned, so it is a path."""
-    if isinstance(job, JoinAllJob):
-        state = job.join_all.state
-    else:
-        state = job.join.state if isinstance(job, JoinJob) else job.enrich.state
-    assert state is not None
-    return state_path(state)
+    """Where a streaming job's state is."""
+    return state_path(job.options["state"])
 
 
 @contextmanager

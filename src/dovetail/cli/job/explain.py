@@ -2,15 +2,15 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from dovetail import plan
+from dovetail.cli.examples import examples
 from dovetail.cli.job import execution
-from dovetail.cli.job.file import EnrichJob, Job, JoinAllJob, JoinJob, read_job
+from dovetail.cli.job.file import Job, read_job
 from dovetail.cli.session import spark_session
 from dovetail.cli.views import announce, make_console
 from dovetail.costs.storage import PROFILES, THIS_MACHINE, profile
@@ -23,17 +23,12 @@ if TYPE_CHECKING:
 
 NAME = "explain"
 JOIN_SAMPLE_ROWS = 20_000  #: if nothing else is asked for, and both inputs are files
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail explain job.toml[/cyan]                 see dovetail run --help
-
-  [cyan]dovetail explain enrich.toml[/cyan]              a table: algorithms compared
-
-  [cyan]dovetail explain enrich.toml --storage "object store"[/cyan]   on other storage
-
-  [cyan]dovetail explain job.toml --sample 100000[/cyan]   estimate more closely
-"""
+EXAMPLES = examples(
+    ("dovetail explain job.toml", "see dovetail run --help"),
+    ("dovetail explain enrich.toml", "a table: algorithms compared"),
+    ('dovetail explain enrich.toml --storage "object store"', "on other storage"),
+    ("dovetail explain job.toml --sample 100000", "estimate more closely"),
+)
 
 
 def command(
@@ -69,7 +64,7 @@ def command(
     if storage is not None:
         profile(storage)  # before Spark is started for it
     job = read_job(job_file)
-    if storage is not None and not isinstance(job, EnrichJob):
+    if storage is not None and job.kind != "enrich":
         raise ArgumentError(
             "--storage is for jobs that look a stream up in a table, with [stream] and [enrich]; "
             f"{job_file} has none. Leave it out"
@@ -82,59 +77,35 @@ def print_explanation(
 ) -> None:
     """Resolve a job on Spark and print its plan."""
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
-        if isinstance(job, JoinJob):
-            explanation = _join(console, spark, job, sample)
-        elif isinstance(job, JoinAllJob):
-            explanation = _join_all(console, spark, job, sample)
-        else:
-            with announce(console, "Measuring this machine"):
-                explanation = _enrich(spark, job, sample, storage)
+        explanation = explained(console, spark, job, sample, storage)
     for line in str(explanation).splitlines():
         console.print(Text(line, "" if line.startswith(" ") else "bold"))
 
 
-def _join(
-    console: Console, session: "SparkSession", job: JoinJob, sample: int | None
+def explained(
+    console: Console, session: "SparkSession", job: Job, sample: int | None, storage: str
 ) -> "Explanation":
-    left, right = execution.open_inputs(session, job)
-    rows, history = sample, None
-    if rows is None:
-        rows = JOIN_SAMPLE_ROWS if execution.are_files(job) else 0
-    if rows:
-        history = execution.open_as_batch(session, job)
-    sampling = announce(console, "Sampling the inputs") if rows else nullcontext()
-    with execution.blame(job, "join"), sampling:
-        planned = plan.join(left, right, **vars(job.join))
-        return planned.explain(history, sample_rows=rows)
-
-
-def _join_all(
-    console: Console, session: "SparkSession", job: JoinAllJob, sample: int | None
-) -> "Explanation":
-    inputs = execution.open_all(session, job)
-    count = sample != 0 and execution.are_files(job)
-    files = execution.open_all(session, job, as_batch=True) if count or job.history else None
-    history = files if job.history else None
-    counting = announce(console, "Counting the inputs") if count else nullcontext()
-    with execution.blame(job, "join_all"), counting:
-        planned = plan.join_all(inputs, history=history, **vars(job.join_all))
-        return planned.explain(files, count=count)
-
-
-def _enrich(
-    session: "SparkSession", job: EnrichJob, sample: int | None, storage: str
-) -> "Explanation":
-    from dovetail.spark.jobs.plans import SAMPLED_ROWS
-
-    stream = execution.open_stream(session, job)
-    files = execution.stream_as_batch(session, job) if sample or job.history else None
-    with execution.blame(job, "enrich"):
-        planned = plan.enrich(
-            stream, job.table, history=files if job.history else None, **vars(job.enrich)
-        )
-        return planned.explain(
-            None if job.history else files,
-            samples=execution.sample(session, job, sample) if sample else None,
-            sample_rows=SAMPLED_ROWS if sample is None else sample,
-            storage=storage,
-        )
+    """The explanation of a job, with a sample of its files if it is to have one."""
+    planned = execution.plan(session, job)
+    files = execution.are_files(job)
+    asked: dict[str, Any]
+    if job.kind == "join":
+        rows = (JOIN_SAMPLE_ROWS if files else 0) if sample is None else sample
+        doing, reads, asked = "Sampling the inputs", rows > 0, {"sample_rows": rows}
+    elif job.kind == "join_all":
+        count = sample != 0 and files
+        doing, reads, asked = "Counting the inputs", count, {"count": count}
+    else:
+        reads = bool(sample) and not job.history  # else the plan has it
+        doing, asked = "Measuring this machine", {"storage": storage}
+        if sample is not None:
+            asked["sample_rows"] = sample
+    saying = announce(console, doing) if reads or job.kind == "enrich" else nullcontext()
+    with execution.blame(job, job.kind), saying:
+        history: Any = None
+        if reads:
+            past = execution.as_arguments(job, execution.open_as_batch(session, job))
+            history = past if job.kind == "join" else past[0]
+        if job.kind == "enrich" and sample:
+            asked["samples"] = execution.sample(session, job, sample)
+        return planned.explain(history, **asked)

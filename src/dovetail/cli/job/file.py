@@ -8,16 +8,14 @@ A file describes one job: `[left]`, `[right]` and `[join]`; an `[inputs.NAME]` f
 inputs, and `[join_all]`; or `[stream]` and `[enrich]`.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.cli.job.options import enrich_options, join_all_options, join_options
-from dovetail.cli.sections import Section, exists
+from dovetail.cli.job.options import read_options
+from dovetail.cli.sections import Section, exists, read_toml
 from dovetail.errors import JobFileError
-from dovetail.specs import EnrichOptions, JoinAllOptions, JoinOptions
 
 MODES = ("stream", "batch")
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")  #: that live at a path
@@ -26,6 +24,11 @@ SINK_MODES = {"stream": ("append", "update"), "batch": ("error", "append", "over
 TRIGGERS = ("available_now", "processing_time", "once")
 # the sources of each kind of job
 _INPUTS = {"enrich": ("stream",), "join_all": ("inputs",), "join": ("left", "right")}
+_ALL_INPUTS = tuple(name for names in _INPUTS.values() for name in names)
+_WITHOUT_HISTORY = {
+    "enrich": "and keys count as uniform",
+    "join_all": "and say with sizes how long streams are",
+}
 
 
 @dataclass(frozen=True)
@@ -63,102 +66,49 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Trigger:
-    """`[trigger]`: when a micro-batch runs. None of the three: as soon as the last has ended."""
-
-    available_now: bool = False
-    processing_time: str | None = None
-    once: bool = False
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """The parts that every job file has."""
+class Job:
+    """A job file, checked."""
 
     file: Path
-    mode: str
+    kind: str  #: the call that it is of: join, join_all or enrich
+    streaming: bool
     spark: SparkPart
+    inputs: Mapping[str, Source]  #: left and right; or stream; or by their own names
+    options: Mapping[str, Any]  #: the other arguments of the call
+    history: bool  #: whether the files that are there are what the call is to go by
     sink: Sink
-    trigger: Trigger
-
-    @property
-    def streaming(self) -> bool:
-        return self.mode == "stream"
-
-
-@dataclass(frozen=True)
-class JoinJob(_Frame):
-    """A file with `[join]`, checked."""
-
-    left: Source
-    right: Source
-    join: JoinOptions
-
-
-@dataclass(frozen=True)
-class EnrichJob(_Frame):
-    """A file with `[enrich]`, checked."""
-
-    stream: Source
-    table: str  #: a path or a name
-    history: bool  #: whether the algorithm is chosen by a sample of the stream's files
-    enrich: EnrichOptions
-
-
-@dataclass(frozen=True)
-class JoinAllJob(_Frame):
-    """A file with `[join_all]`, checked."""
-
-    inputs: Mapping[str, Source]
-    history: bool  #: whether rows are split by a sample of the inputs' files
-    join_all: JoinAllOptions
-
-
-Job = JoinJob | JoinAllJob | EnrichJob
+    trigger: Mapping[str, Any]  #: as Spark takes it; empty: a micro-batch follows the last
 
 
 def read_job(file: Path) -> Job:
     """The job that a file describes. Anything wrong with it is a `JobFileError`."""
-    content = _load(file)
-    inputs = [name for names in _INPUTS.values() for name in names]
-    top = Section(file, "", content, ("mode", "spark", *inputs, *_INPUTS, "sink", "trigger"))
-    kind = _kind_of_job(file, top)
+    known = ("mode", "spark", *_ALL_INPUTS, *_INPUTS, "sink", "trigger")
+    top = Section(file, "", read_toml(file, "job file"), known)
+    kind = _kind_of_job(top)
     mode = top.choice("mode", MODES) or "stream"
-    sink = _sink(file, content["sink"], mode)
+    sink = _sink(top, mode)
     if mode == "batch" and "trigger" in top:
         top.refuse("trigger", 'makes no sense with mode = "batch": a batch job runs once')
-    frame = _Frame(
+    options = read_options(top, kind, sink.checkpoint)
+    named = top.inner("inputs") if kind == "join_all" else top
+    names = named if kind == "join_all" else _INPUTS[kind]
+    inputs = {name: _source(named, name, mode) for name in names}
+    if history := options.pop("history", False):
+        _check_are_files(file, kind, inputs.values())
+    return Job(
         file,
-        mode,
-        _spark(file, content.get("spark", {})),
+        kind,
+        mode == "stream",
+        _spark(top),
+        inputs,
+        options,
+        history,
         sink,
-        _trigger(file, content.get("trigger", {})),
+        _trigger(top),
     )
-    if kind == "join_all":
-        history, all_options = join_all_options(file, content["join_all"], mode, sink.checkpoint)
-        inputs_by_name = _inputs(file, content["inputs"], mode)
-        if history:
-            besides = "and say with sizes how long streams are"
-            _check_are_files(file, "join_all", inputs_by_name.values(), besides)
-        return JoinAllJob(
-            **vars(frame), inputs=inputs_by_name, history=history, join_all=all_options
-        )
-    sources = [_source(file, name, content[name], mode) for name in _INPUTS[kind]]
-    if kind == "join":
-        left, right = sources
-        return JoinJob(
-            **vars(frame),
-            left=left,
-            right=right,
-            join=join_options(file, content["join"], mode, sink.checkpoint),
-        )
-    table, history, options = enrich_options(file, content["enrich"], mode, sink.checkpoint)
-    if history:
-        _check_are_files(file, "enrich", sources, "and keys count as uniform")
-    return EnrichJob(**vars(frame), stream=sources[0], table=table, history=history, enrich=options)
 
 
-def _kind_of_job(file: Path, top: Section) -> str:
+def _kind_of_job(top: Section) -> str:
     """The kind of job; a complaint unless all of its tables are there, and none of another."""
     asked = [kind for kind in reversed(_INPUTS) if kind in top]
     if len(asked) > 1:
@@ -166,7 +116,7 @@ def _kind_of_job(file: Path, top: Section) -> str:
     begun = [kind for kind, names in _INPUTS.items() if any(name in top for name in names)]
     kind = next(iter([*asked, *begun, "join"]))
     inputs = _INPUTS[kind]
-    for name in (name for names in _INPUTS.values() for name in names):
+    for name in _ALL_INPUTS:
         if name in top and name not in inputs:
             top.refuse(
                 name, f"does not go with [{kind}], which has {' and '.join(inputs)} as its input"
@@ -178,34 +128,22 @@ def _kind_of_job(file: Path, top: Section) -> str:
                 "For a stream and a table: stream, enrich. For several inputs: inputs, join_all."
             )
             hint = f" {others}" if name == "join" else ""
-            raise JobFileError(f"{file}: the table [{name}] is missing. Tables: {known}.{hint}")
+            raise JobFileError(f"{top.file}: the table [{name}] is missing. Tables: {known}.{hint}")
     return kind
 
 
-def _load(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as handle:
-            return tomllib.load(handle)
-    except FileNotFoundError:
-        raise JobFileError(f"there is no job file {file}. Check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise JobFileError(f"{file} is not valid TOML: {error}") from None
-    except OSError as error:
-        raise JobFileError(f"the job file {file} cannot be read: {error.strerror}") from error
-
-
-def _spark(file: Path, values: Any) -> SparkPart:
-    section = Section(file, "spark", values, ("master", "app_name", "conf"))
+def _spark(top: Section) -> SparkPart:
+    section = top.inner("spark", ("master", "app_name", "conf"))
     return SparkPart(
         section.text("master") or "local[*]",
-        section.text("app_name") or file.stem,
+        section.text("app_name") or top.file.stem,
         section.scalars("conf"),
     )
 
 
-def _source(file: Path, side: str, values: Any, mode: str) -> Source:
+def _source(named: Section, name: str, mode: str) -> Source:
     known = ("format", "path", "schema", "select", "watermark", "options")
-    section = Section(file, side, values, known)
+    section = named.inner(name, known)
     format_ = section.needed_text("format", '"parquet"')
     path = section.location("path")
     if format_ in FILE_FORMATS and path is None:
@@ -220,7 +158,7 @@ def _source(file: Path, side: str, values: Any, mode: str) -> Source:
             'schema = "id BIGINT, amount DOUBLE"',
         )
     return Source(
-        side=side,
+        side=section.name,
         format=format_,
         path=path,
         schema=schema,
@@ -233,33 +171,24 @@ def _source(file: Path, side: str, values: Any, mode: str) -> Source:
 def _watermark(section: Section) -> tuple[str, str] | None:
     if "watermark" not in section:
         return None
-    values = section.get(
-        "watermark",
-        'a table, { column = "time", delay = "10 minutes" }',
-        lambda v: isinstance(v, dict),
-    )
-    inner = Section(section.file, f"{section.name}.watermark", values, ("column", "delay"))
+    kind = 'a table, { column = "time", delay = "10 minutes" }'
+    section.get("watermark", kind, lambda v: isinstance(v, dict))
+    inner = section.inner("watermark", ("column", "delay"))
     return inner.needed_text("column", '"time"'), inner.span("delay", '"10 minutes"')
 
 
-def _inputs(file: Path, values: Any, mode: str) -> dict[str, Source]:
-    names = tuple(values) if isinstance(values, dict) else ()
-    Section(file, "inputs", values, names)
-    return {name: _source(file, f"inputs.{name}", values[name], mode) for name in names}
-
-
-def _check_are_files(file: Path, kind: str, inputs: Iterable[Source], besides: str) -> None:
+def _check_are_files(file: Path, kind: str, inputs: Iterable[Source]) -> None:
     for source in inputs:
         if source.format not in FILE_FORMATS:
             raise JobFileError(
                 f"{file}: {kind}.history takes a sample of files, but {source.side}.format is "
-                f"{source.format!r}; leave it out, {besides}"
+                f"{source.format!r}; leave it out, {_WITHOUT_HISTORY[kind]}"
             )
 
 
-def _sink(file: Path, values: Any, mode: str) -> Sink:
+def _sink(top: Section, mode: str) -> Sink:
     known = ("format", "path", "table", "mode", "checkpoint", "options")
-    section = Section(file, "sink", values, known)
+    section = top.inner("sink", known)
     format_ = section.needed_text("format", '"parquet"')
     sink = Sink(
         format=format_,
@@ -286,11 +215,12 @@ def _sink(file: Path, values: Any, mode: str) -> Sink:
     return sink
 
 
-def _trigger(file: Path, values: Any) -> Trigger:
-    section = Section(file, "trigger", values, TRIGGERS)
+def _trigger(top: Section) -> dict[str, Any]:
+    section = top.inner("trigger", TRIGGERS)
     given = [key for key in TRIGGERS if key in section]
     if len(given) > 1:
         section.refuse(given[1], f"cannot stand beside {given[0]}: choose one of them")
-    if section.text("processing_time") is not None:
-        return Trigger(processing_time=section.span("processing_time", '"5 seconds"'))
-    return Trigger(available_now=section.flag("available_now"), once=section.flag("once"))
+    if "processing_time" in section:
+        return {"processingTime": section.span("processing_time", '"5 seconds"')}
+    names = {"available_now": "availableNow", "once": "once"}
+    return {names[key]: True for key in given if section.flag(key)}

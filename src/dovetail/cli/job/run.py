@@ -6,33 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from dovetail.cli.job.execution import plan, start, state_of, write
+from dovetail.cli.examples import examples
+from dovetail.cli.job.execution import result, start, state_of, write
 from dovetail.cli.job.explain import print_explanation
-from dovetail.cli.job.file import EnrichJob, Job, JoinAllJob, read_job
+from dovetail.cli.job.file import Job, read_job
 from dovetail.cli.job.places import results_of
 from dovetail.cli.session import spark_session
 from dovetail.cli.stopping import Stopped
 from dovetail.cli.views import announce, enrich_summary, make_console, summary
 from dovetail.cli.watch import Watched, look, watch
-from dovetail.kernel.protocol import SIDE_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from dovetail.spark.state.metrics import Progress
-
 NAME = "run"
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail run job.toml[/cyan]                     run it until Ctrl-C
-
-  [cyan]dovetail run job.toml --dry-run[/cyan]           check it, start nothing
-
-  [cyan]dovetail run job.toml --available-now[/cyan]     take what is there, and end
-
+_JOB_FILE = """
 [bold]A job file[/bold], here with two streams; their folders are named from its own
 
   left = { format = "parquet", path = "data/orders" }
@@ -46,6 +35,14 @@ EXAMPLES = """
 With stream = { ... } and enrich = { table = ..., on = ... } a stream is looked up in a table, with
 inputs.NAME = { ... } and join_all = { on = ... } several streams are joined at once.
 """
+EXAMPLES = (
+    examples(
+        ("dovetail run job.toml", "run it until Ctrl-C"),
+        ("dovetail run job.toml --dry-run", "check it, start nothing"),
+        ("dovetail run job.toml --available-now", "take what is there, and end"),
+    )
+    + _JOB_FILE
+)
 
 
 def command(
@@ -83,12 +80,12 @@ def command(
         console.print("Dry run: nothing was started.")
         return
     with spark_session(console, job.spark.app_name, job.spark.master, job.spark.conf, log) as spark:
-        if isinstance(job, EnrichJob):
+        if job.kind == "enrich":
             console.print("Staging the table …")  # which shows by itself how far it is
-            joined = plan(spark, job)
+            joined = result(spark, job)
         else:
             with announce(console, "Planning the join"):
-                joined = plan(spark, job)
+                joined = result(spark, job)
         _say(console, f"Results go to {results_of(job)}")
         if job.streaming:
             _say(console, f"State is kept in {state_of(job)}; watch it: dovetail top {job_file}")
@@ -109,7 +106,11 @@ def _stream(console: Console, job: Job, joined: "DataFrame", available_now: bool
     progress = look(state)
     done = progress is not None and progress.version > before
     if progress is not None and done:
-        console.print(_summary(job, progress, seconds, before, ended=stopped is None))
+        if job.kind == "enrich":
+            console.print(enrich_summary(progress, seconds, before=before))
+        else:
+            ended, names = stopped is None, tuple(job.inputs)
+            console.print(summary(progress, seconds, names, ended=ended, before=before))
         if before >= 0:
             _say(console, "All but the last line counts from the first start of this query.")
         _say(console, f"Results are in {results_of(job)}")
@@ -120,13 +121,6 @@ def _stream(console: Console, job: Job, joined: "DataFrame", available_now: bool
     if stopped is not None:
         until = "" if done else " before the first micro-batch of this run ended"
         raise Stopped(stopped, f"Stopped{until}. Run it again to go on from here.")
-
-
-def _summary(job: Job, progress: "Progress", seconds: float, before: int, *, ended: bool) -> Table:
-    if isinstance(job, EnrichJob):
-        return enrich_summary(progress, seconds, before=before)
-    names = tuple(job.inputs) if isinstance(job, JoinAllJob) else SIDE_NAMES
-    return summary(progress, seconds, names, ended=ended, before=before)
 
 
 def _say(console: Console, line: str) -> None:

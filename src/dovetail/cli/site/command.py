@@ -4,17 +4,18 @@ import logging
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import pyarrow as pa
 import typer
 
-from dovetail.cli.site.file import read_query, read_site
+from dovetail.cli.examples import examples
+from dovetail.cli.site.file import QueryFile, read_query, read_site
 from dovetail.cli.site.plan import choose_plan, deployment, print_plan
-from dovetail.cli.site.run import run_local, run_remote
+from dovetail.cli.site.run import Run, carry_out, run_local
 from dovetail.cli.site.views import complaint, left_out, refusals, status_tables
 from dovetail.cli.views import make_console
 from dovetail.errors import SiteError
@@ -22,19 +23,15 @@ from dovetail.multisite.live.client import SiteClient
 from dovetail.multisite.live.host import Host
 from dovetail.multisite.live.server import SiteServer
 
+Answer = TypeVar("Answer")
 ADDRESS_FILE = "address"  #: in a site's data folder: where it listens
 
-_EXAMPLES = """
-[bold]Examples[/bold]
-
-  [cyan]dovetail site run --local sites.toml[/cyan]   three sites on this machine
-
-  [cyan]dovetail site plan sites.toml[/cyan]          who will send what to whom
-
-  [cyan]dovetail site serve site.toml[/cyan]          be one of the sites
-
-  [cyan]dovetail site run query.toml[/cyan]                    run a query on sites that are served
-"""
+_EXAMPLES = examples(
+    ("dovetail site run --local sites.toml", "three sites on this machine"),
+    ("dovetail site plan sites.toml", "who will send what to whom"),
+    ("dovetail site serve site.toml", "be one of the sites"),
+    ("dovetail site run query.toml", "run a query on sites that are served"),
+)
 
 app = typer.Typer(
     help="Join streams that live at distant sites, sending as little as possible.",
@@ -48,7 +45,7 @@ app = typer.Typer(
 QueryArgument = Annotated[Path, typer.Argument(metavar="QUERY.TOML", help="The query's file.")]
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site serve site.toml[/cyan]")
+@app.command(epilog=examples("dovetail site serve site.toml"))
 def serve(
     config: Annotated[Path, typer.Argument(metavar="SITE.TOML", help="The site's file.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Say warnings and errors only.")] = False,
@@ -68,23 +65,20 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     host.restore()
-    try:
-        server = SiteServer(host, file.listen, file.access, verify_clients=file.verify_clients)
-    except SiteError:
-        host.close()
-        raise
-    except (pa.ArrowException, OSError) as error:
-        host.close()
-        raise SiteError(f"cannot listen at {file.listen}: {str(error).splitlines()[0]}") from error
-    address = f"{file.listen.rpartition(':')[0]}:{server.port}"
-    fresh = file.data / f"{ADDRESS_FILE}.new"
-    fresh.touch(mode=0o600)
-    fresh.write_text(address, encoding="utf-8")
-    fresh.replace(file.data / ADDRESS_FILE)
-    way = _way(server.secure, file.verify_clients)
-    typer.echo(f"site {file.name} listens at {address}, {way}")
-    stop.wait()
-    host.close()
+    with closing(host):
+        try:
+            server = SiteServer(host, file.listen, file.access, verify_clients=file.verify_clients)
+        except (pa.ArrowException, OSError) as error:
+            problem = str(error).splitlines()[0]
+            raise SiteError(f"cannot listen at {file.listen}: {problem}") from error
+        address = f"{file.listen.rpartition(':')[0]}:{server.port}"
+        fresh = file.data / f"{ADDRESS_FILE}.new"
+        fresh.touch(mode=0o600)
+        fresh.write_text(address, encoding="utf-8")
+        fresh.replace(file.data / ADDRESS_FILE)
+        way = _way(server.secure, file.verify_clients)
+        typer.echo(f"site {file.name} listens at {address}, {way}")
+        stop.wait()
     server.shutdown()
 
 
@@ -105,7 +99,7 @@ def _raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site plan sites.toml[/cyan]")
+@app.command(epilog=examples("dovetail site plan sites.toml"))
 def plan(query_file: QueryArgument) -> None:
     """Choose a plan for a query and say what it will send. Starts nothing."""
     file = read_query(query_file)
@@ -113,11 +107,11 @@ def plan(query_file: QueryArgument) -> None:
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
-    "  [cyan]dovetail site run --local sites.toml[/cyan]\n\n"
-    "  [cyan]dovetail site run --local sites.toml --intervals 60 --out found.parquet"
-    "[/cyan]\n\n"
-    "  [cyan]dovetail site run query.toml[/cyan]"
+    epilog=examples(
+        "dovetail site run --local sites.toml",
+        "dovetail site run --local sites.toml --intervals 60 --out found.parquet",
+        "dovetail site run query.toml",
+    )
 )
 def run(
     query_file: QueryArgument,
@@ -157,29 +151,23 @@ def run(
     if local:
         run_local(console, file, chosen, intervals, out, state)
     else:
-        run_remote(console, file, deployment(file, chosen, file.addresses), intervals, out)
+        handed = deployment(file, chosen, file.addresses)
+        carry_out(console, Run(file, handed, file.access()), intervals, out)
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site status query.toml[/cyan]")
+@app.command(epilog=examples("dovetail site status query.toml"))
 def status(query_file: QueryArgument) -> None:
     """Say how far a query has come at each of its sites, and whether results may be missing."""
     file = read_query(query_file)
-    found = {}
-    with _clients(file) as clients, _trying_all() as attempt:
-        for host, client in clients.items():
-            with attempt():
-                found[host] = client.status(file.name)
-        for table in status_tables(found) if found else ():
-            make_console().print(table)
-        if notice := left_out(found):
-            make_console().print(notice)
-        for problem in (refusals(found), complaint(found)):
-            with attempt():
-                if problem:
-                    raise SiteError(problem)
+    found, problems = _ask_all(file, lambda _, client: client.status(file.name))
+    for table in status_tables(found) if found else ():
+        make_console().print(table)
+    if notice := left_out(found):
+        make_console().print(notice)
+    _complain(*problems, refusals(found), complaint(found))
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  [cyan]dovetail site stop query.toml[/cyan]")
+@app.command(epilog=examples("dovetail site stop query.toml"))
 def stop(
     query_file: QueryArgument,
     forget: Annotated[
@@ -189,36 +177,32 @@ def stop(
 ) -> None:
     """End a query at all of its sites. Without --forget it goes on when they are started again."""
     file = read_query(query_file)
-    with _clients(file) as clients, _trying_all() as attempt:
-        for host, client in clients.items():
-            with attempt():
-                client.stop(file.name, forget=forget)
-                typer.echo(f"{file.name} is stopped at {host}")
+
+    def end(host: str, client: SiteClient) -> None:
+        client.stop(file.name, forget=forget)
+        typer.echo(f"{file.name} is stopped at {host}")
+
+    _, problems = _ask_all(file, end)
+    _complain(*problems)
 
 
-@contextmanager
-def _trying_all() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Let each site be tried, though others fail; complains of all failures at the end."""
-    errors: list[SiteError] = []
-
-    @contextmanager
-    def attempt() -> Iterator[None]:
-        try:
-            yield
-        except SiteError as error:
-            errors.append(error)
-
-    yield attempt
-    if errors:
-        raise SiteError("; ".join(map(str, errors)))
-
-
-@contextmanager
-def _clients(file: Any) -> Iterator[dict[str, SiteClient]]:
+def _ask_all(
+    file: QueryFile, ask: Callable[[str, SiteClient], Answer]
+) -> tuple[dict[str, Answer], list[str]]:
+    """The answers by host, and what those complain of that fail: the others are asked as well."""
     access = file.access()
-    clients = {host: SiteClient(file.addresses[host], access) for host in file.hosts}
-    try:
-        yield clients
-    finally:
-        for client in clients.values():
+    answers, problems = {}, []
+    for host in file.hosts:
+        client = SiteClient(file.addresses[host], access)
+        try:
+            answers[host] = ask(host, client)
+        except SiteError as error:
+            problems.append(str(error))
+        finally:
             client.close()
+    return answers, problems
+
+
+def _complain(*problems: str | None) -> None:
+    if said := [problem for problem in problems if problem]:
+        raise SiteError("; ".join(said))

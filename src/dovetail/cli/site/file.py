@@ -6,17 +6,15 @@ stand there, and paths are relative to the file.
 
 import datetime as dt
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from dovetail.cli.sections import Section, are_texts, is_int, is_number
-from dovetail.cli.site.planpart import PlanPart, read_plan, saying
-from dovetail.errors import JobFileError
+from dovetail.cli.sections import Section, are_texts, is_int, is_number, read_toml, saying
+from dovetail.cli.site.planpart import PlanPart, read_plan
 from dovetail.kernel.memory import parse_bytes
 from dovetail.kernel.spans import parse_span
 from dovetail.multisite.estimates import StreamStatistics
@@ -29,12 +27,9 @@ from dovetail.multisite.windows import CountWindow, TimeWindow, Window
 
 PACES = ("heartbeats", "delta")
 INPUTS = ("made-up", "file")
-_SIZES = (
-    "message_bytes", "put_bytes", "outbox_bytes", "input_bytes", "state_bytes", "result_bytes",
-    "snapshot_bytes",
-)  # fmt: skip
 _TLS_KEYS = ("ca", "certificate", "key")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*tz=(.+))?\]")
+_STREAM_KEYS = ("site", "time", "columns", "window", "window_rows", "input")
 _QUERY_KEYS = (
     "name", "tau", "delta", "lateness", "clock", "pace", "unit", "start", "ahead", "on",
     "token_file", "tls", "sites", "streams", "plan", "statistics", "links",
@@ -99,8 +94,8 @@ class QueryFile:
 def read_site(file: Path) -> SiteFile:
     """The site that a file describes."""
     known = ("name", "listen", "data", "token_file", "tls", "limits")
-    top = Section(file, "", _load(file), known)
-    tls = Section(file, "tls", top.table("tls"), (*_TLS_KEYS, "verify_clients"))
+    top = Section(file, "", read_toml(file, "file"), known)
+    tls = top.inner("tls", (*_TLS_KEYS, "verify_clients"))
     data = top.location("data")
     if data is None:
         top.refuse("data", 'is missing; write for example data = "state/paris"')
@@ -109,8 +104,8 @@ def read_site(file: Path) -> SiteFile:
         listen=top.needed_text("listen", '"grpc+tls://0.0.0.0:7071"'),
         data=Path(data),
         access=Access.from_files(*_access_files(top, tls)),
-        verify_clients=tls.flag("verify_clients") if "verify_clients" in tls else False,
-        limits=_limits(file, top.table("limits")),
+        verify_clients=tls.flag("verify_clients"),
+        limits=_limits(top),
     )
 
 
@@ -122,17 +117,18 @@ def _access_files(top: Section, tls: Section) -> tuple[str | None, ...]:
     return top.location("token_file"), *(tls.location(name) for name in _TLS_KEYS)
 
 
-def _limits(file: Path, values: Any) -> Limits:
-    section = Section(file, "limits", values, (*_SIZES, "durable"))
-    sizes = {name: _size(section, name) for name in _SIZES if name in section}
-    durable = section.flag("durable") if "durable" in section else True
-    return Limits(**sizes, durable=durable)
+def _limits(top: Section) -> Limits:
+    section = top.inner("limits", [limit.name for limit in fields(Limits)])
+    limits: dict[str, Any] = {
+        key: section.flag(key) if key == "durable" else _size(section, key) for key in section
+    }
+    return Limits(**limits)
 
 
 def read_query(file: Path) -> QueryFile:
     """The query that a file describes."""
-    top = Section(file, "", _load(file), _QUERY_KEYS)
-    tables = {n: _stream_section(file, n, t) for n, t in _tables(top, "streams").items()}
+    top = Section(file, "", read_toml(file, "file"), _QUERY_KEYS)
+    tables = top.tables("streams", _STREAM_KEYS)
     if len(tables) < 2:
         top.refuse("streams", "has to have two tables or more, such as [streams.r1]")
     schemas = {name: _schema(section) for name, section in tables.items()}
@@ -140,7 +136,6 @@ def read_query(file: Path) -> QueryFile:
     streams = tuple(_stream(tables[name], name, schemas[name], unit) for name in tables)
     query = _query(top, streams, unit)
     shapes = _links(top)
-    tls = Section(file, "tls", top.table("tls"), _TLS_KEYS)
     return QueryFile(
         file=file,
         name=top.text("name") or file.stem,
@@ -151,33 +146,12 @@ def read_query(file: Path) -> QueryFile:
         ahead=top.whole("ahead") or 32,
         start=_start(top, unit),
         addresses=_addresses(top),
-        access_files=_access_files(top, tls),
+        access_files=_access_files(top, top.inner("tls", _TLS_KEYS)),
         inputs={name: part for name in tables if (part := _input(tables[name])) is not None},
-        plan=read_plan(file, top.table("plan"), query),
+        plan=read_plan(top, query),
         statistics=_statistics(top, query, unit),
         shapes=shapes,
     )
-
-
-def _load(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as handle:
-            return tomllib.load(handle)
-    except FileNotFoundError:
-        raise JobFileError(f"there is no file {file}. Check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise JobFileError(f"{file} is not valid TOML: {error}") from None
-    except OSError as error:
-        raise JobFileError(f"the file {file} cannot be read: {error.strerror}") from error
-
-
-def _tables(top: Section, key: str) -> dict[str, Any]:
-    return dict(top.table(key))
-
-
-def _stream_section(file: Path, name: str, values: Any) -> Section:
-    known = ("site", "time", "columns", "window", "window_rows", "input")
-    return Section(file, f"streams.{name}", values, known)
 
 
 def _schema(section: Section) -> pa.Schema:
@@ -243,10 +217,8 @@ def _span(section: Section, key: str, unit: str, default: int | None = None) -> 
         if default is None:
             section.refuse(key, f'is missing; write for example {key} = "1 second"')
         return default
-    try:
+    with saying(section, key, 'has to be a span of time such as "1 second"'):
         exact = parse_span(text) / dt.timedelta(microseconds=1) * 1000 / UNITS[unit]
-    except ValueError as error:
-        section.refuse(key, f'has to be a span of time such as "1 second": {error}')
     if exact != round(exact):
         section.refuse(key, f"is {text!r}, which is no whole number of the time's unit ({unit})")
     return round(exact)
@@ -264,50 +236,42 @@ def _start(top: Section, unit: str) -> int | None:
 
 
 def _addresses(top: Section) -> dict[str, str]:
-    found = {}
-    for name, values in _tables(top, "sites").items():
-        section = Section(top.file, f"sites.{name}", values, ("address",))
-        found[name] = section.needed_text("address", '"grpc+tls://paris.example:7071"')
-    return found
+    return {
+        name: section.needed_text("address", '"grpc+tls://paris.example:7071"')
+        for name, section in top.tables("sites", ("address",)).items()
+    }
 
 
 def _input(section: Section) -> InputPart | None:
     if "input" not in section:
         return None
-    inner = Section(
-        section.file, f"{section.name}.input", section.table("input"),
-        ("kind", "rate", "keys", "seed", "path"),
-    )  # fmt: skip
+    inner = section.inner("input", ("kind", "rate", "keys", "seed", "path"))
     kind = inner.choice("kind", INPUTS) or "made-up"
     path = inner.location("path")
     if kind == "file":
         if path is None or not Path(path).exists():
             inner.refuse("path", f"names {path}, which does not exist")
         return InputPart(kind, path=path)
-    rate = inner.get("rate", "rows a second, above 0", lambda v: is_number(v) and v > 0)
+    rate = _above_zero(inner, "rate", "rows a second, above 0")
     if rate is None:
         inner.refuse("rate", "is missing: the rows a second to make up")
-    keys = inner.get("keys", "a table of whole numbers", _are_counts) or {}
+    keys = _counts(inner, "keys") or {}
     seed = inner.get("seed", "a whole number", is_int) or 0
-    return InputPart(kind, float(rate), dict(keys), seed)
+    return InputPart(kind, rate, keys, seed)
 
 
 def _statistics(top: Section, query: Query, unit: str) -> dict[str, StreamStatistics]:
     found = {}
     second = 1_000_000_000 / UNITS[unit]
-    for name, values in _tables(top, "statistics").items():
-        section = Section(top.file, f"statistics.{name}", values, ("rate", "row_bytes", "distinct"))
+    for name, section in top.tables("statistics", ("rate", "row_bytes", "distinct")).items():
         if name not in query.names:
             top.refuse(f"statistics.{name}", "is of no stream", "Streams", query.names)
-        rate, size = (
-            section.get(key, "a number above 0", lambda v: is_number(v) and v > 0)
-            for key in ("rate", "row_bytes")
-        )
-        distinct = section.get("distinct", "a table of whole numbers", _are_counts)
+        rate, size = (_above_zero(section, key) for key in ("rate", "row_bytes"))
+        distinct = _counts(section, "distinct")
         if rate is None or size is None or distinct is None:
             section.refuse("rate", "row_bytes and distinct have to be there, all three")
         keys = {f"{name}.{column}": float(count) for column, count in distinct.items()}
-        found[name] = StreamStatistics(rate / second, float(size), keys)
+        found[name] = StreamStatistics(rate / second, size, keys)
     return found
 
 
@@ -327,11 +291,7 @@ def _links(top: Section) -> dict[tuple[str, str], Shape]:
 
 
 def _size(section: Section, key: str) -> int:
-    value = section.get(key, 'a size such as "64MB"', lambda v: is_int(v) or isinstance(v, str))
-    try:
-        size = parse_bytes(value)
-    except ValueError as error:
-        section.refuse(key, f"cannot be: {error}")
+    size = parse_bytes(section.size(key))
     if size < 1:
         section.refuse(key, "has to be 1 byte or more")
     return size
@@ -341,5 +301,14 @@ def _are_pairs(value: Any) -> bool:
     return isinstance(value, list) and all(are_texts(pair) and len(pair) == 2 for pair in value)
 
 
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, dict) and all(is_int(v) and v >= 1 for v in value.values())
+def _above_zero(section: Section, key: str, kind: str = "a number above 0") -> float | None:
+    value = section.get(key, kind, lambda v: is_number(v) and v > 0)
+    return None if value is None else float(value)
+
+
+def _counts(section: Section, key: str) -> dict[str, int] | None:
+    def are_counts(value: Any) -> bool:
+        return isinstance(value, dict) and all(is_int(v) and v >= 1 for v in value.values())
+
+    found = section.get(key, "a table of whole numbers", are_counts)
+    return None if found is None else dict(found)

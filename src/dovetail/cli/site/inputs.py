@@ -75,8 +75,7 @@ def _made_up(
 ) -> Iterator[pa.RecordBatch]:
     rng = np.random.default_rng([part.seed, file.query.rank(stream.name)])
     tau = file.query.tau
-    interval = first
-    while last is None or interval <= last:
+    for interval in itertools.count(first) if last is None else range(first, last + 1):
         count = rng.poisson(part.rate * tau / file.second)
         times = np.sort(rng.integers(0, tau, count)) + file.query.boundary(interval - 1)
         columns = []
@@ -87,7 +86,6 @@ def _made_up(
                 values = rng.integers(0, part.keys.get(field.name, _OTHER_VALUES), count)
                 columns.append(_typed(values, field.type))
         yield pa.RecordBatch.from_arrays(columns, schema=stream.schema)
-        interval += 1
 
 
 def _typed(values: "np.ndarray[tuple[int], np.dtype[np.int64]]", type_: pa.DataType) -> pa.Array:
@@ -127,11 +125,8 @@ def first_time(file: QueryFile) -> int:
 
 def statistics(file: QueryFile) -> Statistics:
     """The statistics of the streams: given, or from their input."""
-    found = dict(file.statistics)
-    for name in file.query.names:
-        if name not in found:
-            found[name] = _from_input(file, name)
-    return Statistics(found)
+    given, names = file.statistics, file.query.names
+    return Statistics({name: given.get(name) or _from_input(file, name) for name in names})
 
 
 def _from_input(file: QueryFile, name: str) -> StreamStatistics:

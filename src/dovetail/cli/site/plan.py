@@ -1,7 +1,7 @@
 """Chooses a plan for a query over sites, and shows it."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rich import box
 from rich.console import Console
@@ -13,9 +13,8 @@ from dovetail.errors import JobFileError
 from dovetail.kernel.memory import format_bytes
 from dovetail.multisite.costs import Cost, CostModel
 from dovetail.multisite.live.deployment import UNITS, Deployment, check_plan, prices_of
-from dovetail.multisite.plan import Plan
 from dovetail.multisite.planner import algorithm_10, exhaustive, greedy, joint
-from dovetail.multisite.tree import AnyPlan, TreePlan
+from dovetail.multisite.tree import AnyPlan, TreePlan, levels_of
 from dovetail.multisite.tree_costs import cheapest_tree, tree_cost
 
 _PLANNERS = {
@@ -71,8 +70,10 @@ def print_plan(console: Console, file: QueryFile, plan: AnyPlan) -> None:
         "rows of", "at", "are joined with",
         box=box.SIMPLE_HEAD, title=f"Plan of {file.name}", title_justify="left",
     )  # fmt: skip
-    for row in _tree_rows(plan) if isinstance(plan, TreePlan) else _rows(file, plan):
-        table.add_row(*row)
+    for level in levels_of(plan):
+        for head, steps in level.plan.sequences.items():
+            way = ", then ".join(f"{step.stream} by {step.algorithm}" for step in steps)
+            table.add_row(head, level.query.stream(head).site, way)
     console.print(table)
     try:
         cost = _cost(file, plan)
@@ -81,18 +82,6 @@ def print_plan(console: Console, file: QueryFile, plan: AnyPlan) -> None:
         return
     sent = format_bytes(round(cost.nbytes * file.second))
     console.print(f"Expected: {sent} and {cost.messages * file.second:.1f} messages a second.")
-
-
-def _rows(file: QueryFile, plan: Plan) -> Iterator[tuple[str, str, str]]:
-    for head, steps in plan.sequences.items():
-        way = ", then ".join(f"{step.stream} by {step.algorithm}" for step in steps)
-        yield head, file.query.stream(head).site, way
-
-
-def _tree_rows(plan: TreePlan) -> Iterator[tuple[str, str, str]]:
-    for level in plan.levels:
-        for head, (step,) in level.plan.sequences.items():
-            yield head, level.query.stream(head).site, f"{step.stream} by {step.algorithm}"
 
 
 def _cost(file: QueryFile, plan: AnyPlan) -> Cost:

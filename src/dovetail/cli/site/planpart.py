@@ -1,11 +1,9 @@
 """The table `[plan]` of a query's file: how to choose a plan, or a given one."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from dovetail.cli.sections import Section, are_texts, is_int
-from dovetail.errors import ArgumentError
+from dovetail.cli.sections import Section, are_texts, is_int, saying
 from dovetail.multisite.plan import PAPER, Algorithm, Plan, Step
 from dovetail.multisite.query import Query
 from dovetail.multisite.tree import AnyPlan, TreePlan, check_streams
@@ -24,8 +22,8 @@ class PlanPart:
     fixed: AnyPlan | None = None
 
 
-def read_plan(file: Path, values: Any, query: Query) -> PlanPart:
-    section = Section(file, "plan", values, _KEYS)
+def read_plan(top: Section, query: Query) -> PlanPart:
+    section = top.inner("plan", _KEYS)
     names = section.texts("algorithms")
     for name in names:
         if name not in tuple(Algorithm):
@@ -55,9 +53,9 @@ def read_plan(file: Path, values: Any, query: Query) -> PlanPart:
 
 
 def _sequences(section: Section, query: Query) -> AnyPlan:
-    table = section.table("sequences")
+    named = section.inner("sequences")
     with saying(section, "sequences"):
-        steps = {head: [_step(section, text) for text in list(t)] for head, t in table.items()}
+        steps = {head: [_step(section, text) for text in named.texts(head)] for head in named}
         return Plan(query, steps)
 
 
@@ -98,17 +96,3 @@ def _check_streams(section: Section, part: PlanPart, query: Query) -> None:
             "has to have one that joins at the source (SP-S, SM-S1, SM-S2) and one that joins at "
             'the destination (SP-D, SM-D1, SM-D2), for planner = "tree"',
         )
-
-
-class saying:  # noqa: N801
-    """Turn a complaint of the query itself into one that names file and key."""
-
-    def __init__(self, section: Section, key: str) -> None:
-        self._section, self._key = section, key
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ArgumentError):
-            self._section.refuse(self._key, f"cannot be: {error}")

@@ -58,18 +58,12 @@ def run_local(
             for host in file.hosts:
                 sites.start(host)
             addresses = sites.addresses()
-        runs = Run(file, deployment(file, plan, addresses), sites.access)
-        stack.callback(runs.close)
-        runs.start()
-        watch(console, runs, intervals)
-        _conclude(console, runs, out)
+        handed = deployment(file, plan, addresses)
+        carry_out(console, Run(file, handed, sites.access), intervals, out)
 
 
-def run_remote(
-    console: Console, file: QueryFile, handed: Deployment, intervals: int | None, out: Path | None
-) -> None:
-    """Hand the query out to sites that are served elsewhere, and watch it."""
-    runs = Run(file, handed, file.access())
+def carry_out(console: Console, runs: "Run", intervals: int | None, out: Path | None) -> None:
+    """Hand the query out to its sites, which are served, and watch it."""
     try:
         runs.start()
         watch(console, runs, intervals)

@@ -108,11 +108,8 @@ def _fits(columns: Sequence[Sequence[str]], width: int) -> bool:
 
 
 def _streams(statuses: Mapping[str, Status]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("stream", "site"):
-        table.add_column(name)
-    for name in ("rows", "late", "interval", "done", "too late", "window", "kept", "results"):
-        table.add_column(name, justify="right")
+    numbers = ("rows", "late", "interval", "done", "too late", "window", "kept", "results")
+    table = _table(("stream", "site"), numbers)
     for host, status in statuses.items():
         for index, (name, stream) in enumerate(status.streams.items()):
             table.add_row(
@@ -133,11 +130,8 @@ def _streams(statuses: Mapping[str, Status]) -> Table:
 
 
 def _links(statuses: Mapping[str, Status]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("from", "to"):
-        table.add_column(name)
-    for name in ("messages", "rows", "bytes", "waiting", "sent again", "delay"):
-        table.add_column(name, justify="right")
+    numbers = ("messages", "rows", "bytes", "waiting", "sent again", "delay")
+    table = _table(("from", "to"), numbers)
     table.add_column("")
     for host, status in statuses.items():
         for peer, link in status.links.items():
@@ -152,4 +146,11 @@ def _links(statuses: Mapping[str, Status]) -> Table:
                 f"{1000 * link.delay:.0f} ms",
                 f"[red]{link.error}[/red]" if link.error else "",
             )
+    return table
+
+
+def _table(texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(*texts, box=box.SIMPLE_HEAD)
+    for name in numbers:
+        table.add_column(name, justify="right")
     return table

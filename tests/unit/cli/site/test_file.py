@@ -104,6 +104,11 @@ def test_query_file_when_it_names_a_planner_then_that_one_chooses(tmp_path: Path
             '[plan]\nplanner = "fixed"\nsequences = { r1 = ["SM-S1 r3"] }\n[[links]]',
             "joins 'r3', which is joined or unknown",
         ),
+        (
+            "[[links]]",
+            '[plan]\nplanner = "fixed"\nsequences = { r1 = 1 }\n[[links]]',
+            "plan.sequences.r1 is a number (1), but has to be a list of texts",
+        ),
         ("[[links]]", '[plan]\nplanner = "tree"\n[[links]]', "'r2' has a window by count"),
         (
             "[[links]]",

@@ -34,7 +34,7 @@ from dovetail.kernel.slices import SizedRows
 from dovetail.multiway import state
 from dovetail.multiway.blockjoins import BlockJoins, MinerOptions
 from dovetail.multiway.cells import Cell, newest_ticks
-from dovetail.multiway.combining import Combinations, Combiner, PairCounter, bytes_each
+from dovetail.multiway.combining import Combinations, Combiner, Matches, bytes_each
 from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, MemoryAndDisk, block_room
 from dovetail.multiway.output import CombinationEmitter
 from dovetail.multiway.payload import Chunk, Payload
@@ -70,7 +70,6 @@ class MultiWayJoin(MemoryAndDisk):
         self.joins = BlockJoins(
             context, spec, self._encoders, (self._combiner, self._emitter), room, self.options
         )
-        self._on_pairs: PairCounter | None = None  # on arrival
         #: How many rows wait in the input buffer, if the owner can tell.
         self.waiting: Callable[[], int] = lambda: 0
         self._build()
@@ -125,6 +124,10 @@ class MultiWayJoin(MemoryAndDisk):
     def _began_anew(self) -> None:
         """The first row since a flush has come."""
 
+    def _new_matches(self) -> Matches:
+        """What counts the pairs that match when some rows arrive."""
+        return Matches(len(self.spec.edges))
+
     def _combined(self, sources: Sequence[JoinRows], found: Combinations) -> None:
         """Combinations came about on arrival."""
 
@@ -167,14 +170,12 @@ class MultiWayJoin(MemoryAndDisk):
             self.order.flushed(rows)
             self._began_anew()
             self._flushed = False
-        self._combiner.take_found()
-        self._combiner.on_pairs = self._on_pairs
-        for found in self._combiner.combine(sources, side, self.order.plan(side, rows)):
+        matches = self._new_matches()
+        for found in self._combiner.combine(sources, side, self.order.plan(side, rows), matches):
             self._combined(sources, found)
             yield from self._emitter.add(sources, found)
         yield from self._emitter.drain()
-        self._combiner.on_pairs = None  # blocks that are joined do not count
-        self.order.found(self._combiner.take_found())
+        self.order.found(matches.by_edge)  # those of blocks do not count
 
     # -- deferred work ----------------------------------------------------------------------
 

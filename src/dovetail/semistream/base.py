@@ -70,7 +70,7 @@ class SemiStreamJoin(Emission, Shell):
         self.table = table
         table.counters = context.counters
         context.budget.reserve("page index", table.nbytes)
-        table.release_bytes = release_bytes_of(total)
+        table.mapped.most_bytes = release_bytes_of(total)
         table.read_at_most(self.working_bytes // 8)
         if snapshot is not None:
             self.wide.restore(snapshot.meta["widest"])
@@ -88,13 +88,13 @@ class SemiStreamJoin(Emission, Shell):
         self.table.counters = self.ctx.counters
         yield from super().push(side, batch)
         if batch.num_rows:
-            self.table.release(self.working_bytes // 4)
+            self.table.mapped.release(self.working_bytes // 4)
             self._status = Status.MORE if self.pending() else self._resting()
 
     def poll(self, fuel: int) -> Results:
         self.table.counters = self.ctx.counters
         yield from super().poll(fuel)
-        self.table.release(self.working_bytes // 4)
+        self.table.mapped.release(self.working_bytes // 4)
 
     def make_room_for(self, reservation: Reservation, nbytes: int, what: str) -> Results:
         """Reserve memory for what comes from outside; works rows off until there is room."""

@@ -96,7 +96,7 @@ class Seek(SemiStreamJoin):
         self._notes = Notes(noted, Reservation(context.budget, "notes"))
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
         self._begin_sweep()
-        self._piece_pages = max(4, table.release_bytes // (CODE_BYTES * table.page_rows))
+        self._piece_pages = max(4, table.mapped.most_bytes // (CODE_BYTES * table.page_rows))
         self._gap_pages = gap_pages(table.page_rows, self.gap_bytes)
         if snapshot is not None:
             self._restore(snapshot)

@@ -8,7 +8,7 @@ with what `emission` has.
 
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
 from dovetail.kernel.shell import Pieces, Reclaiming, Results, Shell
 from dovetail.kernel.slices import SizedRows
+from dovetail.semistream.cache.values import Cache
 from dovetail.semistream.emission import Emission, numbers_of
 from dovetail.semistream.shedding import FrequencyLookup
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
@@ -182,6 +183,17 @@ class SemiStreamJoin(Emission, Shell):
                     return
         order = np.argsort(codes)
         yield from self._take_in(Run(codes[order], number[order], rows.take(pa.array(order))))
+
+    def _past(self, cache: Cache, run: Run) -> Generator[pa.RecordBatch, None, Run]:
+        """Settle the rows whose value is cached; returns the others."""
+        missed = np.ones(len(run), dtype=np.bool_)
+        chosen, low, high = cache.lookup(run.codes)
+        missed[chosen] = False
+        self.ctx.counters.rows_cached += len(chosen)
+        yield from self._settle(run.rows, chosen, low, high, cache)
+        if not len(chosen):
+            return run
+        return Run(run.codes[missed], run.ats[missed], run.rows.filter(pa.array(missed)))
 
     def _hold(self, run: Run) -> Results:
         """Reserve memory for rows that will wait; works off others until there is room."""

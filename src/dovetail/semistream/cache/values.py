@@ -122,7 +122,7 @@ class Cache:
                 sizes[mine] = sizes_at(part.rows, positions[mine] - start)
         return sizes
 
-    def _holds(self, keys: Codes) -> NDArray[np.bool_]:
+    def holds(self, keys: Codes) -> NDArray[np.bool_]:
         """Which of these values are cached."""
         if not self.parts:
             return np.zeros(len(keys), dtype=np.bool_)
@@ -236,7 +236,7 @@ class Cache:
         most, room = int(_FILL * self.limit), self._room()
         self._missed = 0
         # rows may have missed before others were learned from
-        missed = missed.only(~self._holds(missed.keys))
+        missed = missed.only(~self.holds(missed.keys))
         keys, low, hits = missed.keys, missed.low, missed.hits
         counts = missed.high - low
         costs = counts * table.row_bytes + KEY_BYTES

@@ -132,16 +132,10 @@ class Ssbj(AMeshJoin):
     # -- cache phase ------------------------------------------------------------------------
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
-        missed = np.ones(len(run), dtype=np.bool_)
         if not self.spec.ordered:
-            chosen, low, high = self.cache.lookup(run.codes)
-            missed[chosen] = False
-            self.ctx.counters.rows_cached += len(chosen)
-            yield from self._settle(run.rows, chosen, low, high, self.cache)
-            self._miss_share += (missed.mean() - self._miss_share) / 4
-        if not missed.all():
-            rows = run.rows.filter(pa.array(missed))
-            run = Run(run.codes[missed], run.ats[missed], rows)
+            came = len(run)
+            run = yield from self._past(self.cache, run)
+            self._miss_share += (len(run) / came - self._miss_share) / 4
         if len(run):
             yield from super()._take_in(run)
 
@@ -233,7 +227,7 @@ class Ssbj(AMeshJoin):
             costs = m * self.table.row_bytes + self.key_bytes
             waiting = (n - self.noise * np.sqrt(n)) * self._stream_cost
             favoured = waiting > self.switching_factor * costs
-            favoured &= self._uncached(keys)
+            favoured &= ~self.cache.holds(keys)
             gain = float((waiting - costs)[favoured].sum())
             pays = len(codes) <= _FEW_NOTES or _NOTE_BYTES * len(codes) < _PAYBACK * gain
             self._watched = _PARTS if pays else max(1, self._watched // 4)
@@ -256,12 +250,6 @@ class Ssbj(AMeshJoin):
             return 1 << 62
         free = total - self.ctx.budget.used_bytes
         return int(min(free // 2, 2 * (self.cache.limit - self.cache.nbytes)))
-
-    def _uncached(self, keys: Codes) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        fresh = np.ones(len(keys), dtype=np.bool_)
-        for part in self.cache.parts:
-            fresh &= ~np.isin(keys, part.keys, assume_unique=True)
-        return fresh
 
     def _switch(self) -> None:
         """Move the switching buffer into the cache."""
@@ -353,7 +341,7 @@ class Ssbj(AMeshJoin):
         assert not self._notes or self.state == INCREMENTING
         assert not self._buffer or self._chosen is not None
         if self._chosen is not None:
-            assert self._uncached(self._chosen[0]).all()
+            assert not self.cache.holds(self._chosen[0]).any()
 
 
 def _packed(m: "np.ndarray[Any, np.dtype[Any]]", n: Rows) -> Rows:

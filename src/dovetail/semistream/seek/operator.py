@@ -109,16 +109,9 @@ class Seek(SemiStreamJoin):
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
         if self.cache.most:
-            missed = np.ones(len(run), dtype=np.bool_)
-            chosen, low, high = self.cache.lookup(run.codes)
-            missed[chosen] = False
-            self.ctx.counters.rows_cached += len(chosen)
-            yield from self._settle(run.rows, chosen, low, high, self.cache)
-            if not missed.any():
+            run = yield from self._past(self.cache, run)
+            if not len(run):
                 return
-            if not missed.all():
-                rows = run.rows.filter(pa.array(missed))
-                run = Run(run.codes[missed], run.ats[missed], rows)
         # the memory that the cache may still take is left to it
         while self.pending() and not self.ctx.budget.has_room(run.nbytes + self.cache.room_bytes):
             yield from self._make_room()

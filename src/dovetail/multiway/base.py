@@ -95,10 +95,6 @@ class MultiWayJoin(MemoryAndDisk):
     def snapshot(self) -> Snapshot:
         return state.snapshot(self)
 
-    def count_only(self) -> None:
-        """See `CombinationEmitter.count_only`."""
-        self._emitter.count_only()
-
     def check(self) -> None:
         super().check()
         for table in self.tables:

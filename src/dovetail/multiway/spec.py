@@ -185,30 +185,38 @@ def multiway_spec(inputs: Mapping[str, pa.Schema], on: On) -> MultiWaySpec:
                     f"{names[key[0]]!r} and {names[key[1]]!r} are joined on {len(columns)} pairs "
                     "of columns, one of them a band; a band has to be their only condition"
                 )
-            within = band_width(bands[key], _band_type(names, schemas, key, (left[0], right[0])))
+            types = _compared(names, schemas, key, (left, right))
+            within = band_width(bands[key], types[0])
         edges.append(Edge(key, (left, right), within))
     return MultiWaySpec(names, schemas, tuple(edges))
 
 
-def _band_type(
+def _compared(
     names: Sequence[str], schemas: Sequence[pa.Schema], ends: tuple[int, int],
-    columns: tuple[str, str],
-) -> pa.DataType:  # fmt: skip
-    """The common type of the two columns of a band."""
-    types = [schemas[end].field(column).type for end, column in zip(ends, columns, strict=True)]
-    found = common_type(*types)
-    if found is None:
-        raise _differing(*zip((names[end] for end in ends), columns, types, strict=True))
+    columns: tuple[tuple[str, ...], tuple[str, ...]],
+) -> list[pa.DataType]:  # fmt: skip
+    """The types that the pairs of columns of an edge are compared as."""
+    found = []
+    for pair in zip(*columns, strict=True):
+        one, two = (
+            (names[end], column, schemas[end].field(column).type)
+            for end, column in zip(ends, pair, strict=True)
+        )
+        found.append(common_type(one[2], two[2]))
+        if found[-1] is None:
+            said = " and ".join(
+                f"{name}.{column} is {name_of(t)}" for name, column, t in (one, two)
+            )
+            raise KeyTypeError(
+                f"the join columns differ in type: {said}; cast one of them, for example "
+                f"{cast_of(one, two)}"
+            )
     return found
 
 
-def _differing(one: tuple[str, str, pa.DataType], two: tuple[str, str, pa.DataType]) -> Exception:
-    ends = " and ".join(
-        f"{name}.{column} is {name_of(type_)}" for name, column, type_ in (one, two)
-    )
-    return KeyTypeError(
-        f"the join columns differ in type: {ends}; cast one of them, for example "
-        f"{cast_of(one, two)}"
+def _no_column(name: str, column: str, known: Sequence[str]) -> UnknownColumnError:
+    return UnknownColumnError(
+        f"the input {name!r} has no column {column!r}; it has {', '.join(map(repr, known))}"
     )
 
 
@@ -243,9 +251,7 @@ def _resolve(names: Sequence[str], schemas: Sequence[pa.Schema], text: str) -> t
     for candidate in known:
         if candidate.lower() == column.lower():
             return number, str(candidate)
-    raise UnknownColumnError(
-        f"the input {name!r} has no column {column!r}; it has {', '.join(map(repr, known))}"
-    )
+    raise _no_column(name, column, known)
 
 
 def _check_inputs(names: Sequence[str], schemas: Sequence[pa.Schema]) -> None:
@@ -273,18 +279,12 @@ def _check_edge(spec: MultiWaySpec, edge: Edge) -> None:
     for end, columns in zip(edge.ends, edge.columns, strict=True):
         for column in columns:
             if column not in spec.schemas[end].names:
-                raise UnknownColumnError(
-                    f"the input {spec.names[end]!r} has no column {column!r}; it has "
-                    f"{', '.join(map(repr, spec.schemas[end].names))}"
-                )
-    types = [_types(spec.schemas[edge.ends[side]], edge.columns[side]) for side in (0, 1)]
-    for a, b, type_a, type_b in zip(*edge.columns, *types, strict=True):
-        if common_type(type_a, type_b) is None:
-            raise _differing((one, a, type_a), (two, b, type_b))
+                raise _no_column(spec.names[end], column, spec.schemas[end].names)
+    types = _compared(spec.names, spec.schemas, edge.ends, edge.columns)
     if edge.within is not None:
         if len(edge.columns[0]) != 1:
             raise BandKeyError(f"a band between {one!r} and {two!r} needs exactly one key column")
-        band_width(0, common_type(types[0][0], types[1][0]))
+        band_width(0, types[0])
 
 
 def _check_tree(spec: MultiWaySpec) -> None:
@@ -308,7 +308,3 @@ def _check_tree(spec: MultiWaySpec) -> None:
             f"the join graph falls into parts that on= does not connect: {' | '.join(parts)}; add "
             "a pair between them"
         )
-
-
-def _types(schema: pa.Schema, columns: Sequence[str]) -> tuple[pa.DataType, ...]:
-    return tuple(schema.field(column).type for column in columns)

@@ -28,14 +28,13 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot, Status
-from dovetail.kernel.room import Room
 from dovetail.kernel.shell import Pieces, Results, quietly
 from dovetail.kernel.slices import SizedRows
 from dovetail.multiway import state
 from dovetail.multiway.blockjoins import BlockJoins, MinerOptions
 from dovetail.multiway.cells import Cell, newest_ticks
 from dovetail.multiway.combining import Combinations, Combiner, Matches, bytes_each
-from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, MemoryAndDisk, block_room
+from dovetail.multiway.holding import MemoryAndDisk
 from dovetail.multiway.output import CombinationEmitter
 from dovetail.multiway.payload import Chunk, Payload
 from dovetail.multiway.probing import ProbeOrder
@@ -65,10 +64,8 @@ class MultiWayJoin(MemoryAndDisk):
         self._combiner = Combiner(spec, max(16, limit))
         self._emitter = CombinationEmitter(spec.output, self.working_bytes // 8)
         self.order = ProbeOrder(spec)
-        wide = self.wide  # not the join itself: a cycle would keep its memory
-        room = Room(context.budget, least=lambda: block_room(context.budget, wide))
         self.joins = BlockJoins(
-            context, spec, self._encoders, (self._combiner, self._emitter), room, self.options
+            context, spec, self._encoders, (self._combiner, self._emitter), self.room, self.options
         )
         #: How many rows wait in the input buffer, if the owner can tell.
         self.waiting: Callable[[], int] = lambda: 0
@@ -216,6 +213,3 @@ class MultiWayJoin(MemoryAndDisk):
 
     def _restore(self, snapshot: Snapshot) -> None:
         state.restore(self, snapshot)
-
-
-__all__ = ["MIN_BYTES_PER_INPUT", "MultiWayJoin"]

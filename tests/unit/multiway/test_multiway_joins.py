@@ -219,7 +219,7 @@ def test_join_when_rows_fill_the_budget_then_they_make_room_for_blocks(
     assert filled > 0.75, "memory that only blocks need is not kept from rows"
     list(join.poll(1))
     assert join.status() is Status.MORE
-    assert join.ctx.budget.components["outer"] >= join.block_room_bytes
+    assert join.ctx.budget.components["outer"] >= join.room.least_bytes
     assert sum(map(len, join.tables)) < held
     list(join.push(0, rows[0].slice(0, 1)))
     assert join.ctx.budget.components["outer"] == 0
@@ -457,7 +457,7 @@ def test_cleanup_when_an_input_re_opens_then_finds_what_it_wrote_in_memory(
         join = make_join("miner", chain_of(rows), BUDGET, MinerOptions(keep_copies=keep))
         feed(join, [rows[0].slice(0, 0), rows[1], rows[2].slice(0, 0)], 5)
         feed(join, [rows[0].slice(0, 4), rows[1].slice(0, 0), rows[2].slice(0, 4)], 5)
-        while join.ctx.budget.used_bytes + join.block_room_bytes > BUDGET:
+        while join.ctx.budget.used_bytes + join.room.least_bytes > BUDGET:
             assert join._make_room()  # else copies would have to go for blocks
         assert count(drain(join)) > 0
         assert join.ctx.counters.flushed_rows > 0

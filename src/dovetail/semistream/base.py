@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
+from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.memory import MemorySplit, Reservation, require_share
 from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
@@ -77,7 +78,8 @@ class SemiStreamJoin(Emission, Shell):
             self.wide.restore(snapshot.meta["widest"])
             self._widest_row = snapshot.meta["widest_row"]
         self._window = Reservation(context.budget, "window")
-        self._arrived = 0  # rows so far, which gives each its place in the stream
+        #: the rows so far, and the number that the next one gets: its place in the stream
+        self.arrived = 0 if snapshot is None else int(snapshot.meta["arrived"])
         #: how often the table has each code, once shedding has asked for it
         self.frequencies: FrequencyLookup | None = None
         self.aside_bytes = 0  #: what they take, so that the window is made no larger than it can be
@@ -100,11 +102,6 @@ class SemiStreamJoin(Emission, Shell):
     def make_room_for(self, reservation: Reservation, nbytes: int, what: str) -> Results:
         """Reserve memory for what comes from outside; works rows off until there is room."""
         return self._counted("arriving", self._grow(reservation, nbytes, what))
-
-    @property
-    def arrived(self) -> int:
-        """The rows so far, and the number that the next one gets."""
-        return self._arrived
 
     def oldest(self) -> int | None:
         """The number of the first row that waits; None if none does."""
@@ -143,7 +140,7 @@ class SemiStreamJoin(Emission, Shell):
     def _meta(self) -> dict[str, Any]:
         """The facts that are in every snapshot."""
         return {
-            "arrived": self._arrived,
+            "arrived": self.arrived,
             "table": self.table.version,
             "widest": self.wide.widest,
             "widest_row": self._widest_row,
@@ -170,8 +167,8 @@ class SemiStreamJoin(Emission, Shell):
 
     def _arrive(self, side: int, rows: pa.RecordBatch) -> Results:
         codes, valid = self.spec.encode(STREAM, rows)
-        number = np.arange(self._arrived, self._arrived + rows.num_rows)
-        self._arrived += rows.num_rows
+        number = np.arange(self.arrived, self.arrived + rows.num_rows)
+        self.arrived += rows.num_rows
         if valid is not None and not valid.all():
             self.ctx.counters.rows_unmatched_key += int((~valid).sum())
             if self.spec.ordered:
@@ -219,3 +216,10 @@ def check_budget(partition_bytes: int | None, table: StagedTable) -> None:
 def first_number(runs: Iterable[tuple[Run, int]]) -> int | None:
     """The least number of the rows of some runs, each from its place on; None if there are none."""
     return min((int(numbers_of(run)[start:].min()) for run, start in runs), default=None)
+
+
+def kept(run: Run, side: int, store: BlockStore) -> np.void:
+    """The block of a run, which is written when it is first asked for."""
+    if run.block is None:
+        run.block = store.append(run, side, RESIDENT)
+    return run.block

@@ -37,8 +37,8 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, merge_runs, own
-from dovetail.semistream.base import SemiStreamJoin, first_number
-from dovetail.semistream.scan.packets import BYTES_PER_ROW, Packet, kept, packet_bytes
+from dovetail.semistream.base import SemiStreamJoin, first_number, kept
+from dovetail.semistream.scan.packets import BYTES_PER_ROW, Packet, packet_bytes
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
 from dovetail.semistream.table.reading import CODE_BYTES, StagedTable
 
@@ -252,7 +252,7 @@ class MeshJoin(SemiStreamJoin):
         return []
 
     def _restore(self, meta: dict[str, Any], blocks: Iterator[np.void]) -> None:
-        self._arrived, self.page = meta["arrived"], meta["page"]
+        self.page = meta["page"]
         for facts in meta["packets"]:
             run = self.ctx.store.read(next(blocks))
             packet = self._packet(run, facts["start"], facts["seen"])

@@ -17,6 +17,7 @@ from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
+from dovetail.semistream.base import kept
 from dovetail.semistream.cache.values import KEYS, KEYS_SCHEMA
 from dovetail.semistream.spec import STREAM
 
@@ -29,13 +30,6 @@ def packet_bytes(run: Run, *, ordered: bool, ranges: bool) -> int:
     """The bytes of a packet; with `ranges` it has the codes that its rows look for."""
     row_bytes = INDEX_BYTES_PER_ROW + BYTES_PER_ROW + (8 if ordered else 0) + (16 if ranges else 0)
     return int(run.rows.nbytes) + row_bytes * len(run)
-
-
-def kept(run: Run, side: int, store: BlockStore) -> np.void:
-    """The block of a run, which is written when it is first asked for."""
-    if run.block is None:
-        run.block = store.append(run, side, RESIDENT)
-    return run.block
 
 
 @dataclass

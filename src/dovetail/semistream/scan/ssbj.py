@@ -59,10 +59,11 @@ from dovetail.kernel.memory import Reservation
 from dovetail.kernel.probing import Rows, probe_run
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
+from dovetail.semistream.base import kept
 from dovetail.semistream.cache.parts import KEY_BYTES
 from dovetail.semistream.cache.values import KEYS, TABLE, Cache
 from dovetail.semistream.scan.meshjoin import AMeshJoin
-from dovetail.semistream.scan.packets import NO_COLUMNS, Packet, kept
+from dovetail.semistream.scan.packets import NO_COLUMNS, Packet
 from dovetail.semistream.spec import SemiStreamSpec
 from dovetail.semistream.table.reading import StagedTable
 

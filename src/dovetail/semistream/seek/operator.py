@@ -33,13 +33,13 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.blocks import BLOCK, RESIDENT
+from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Run
-from dovetail.semistream.base import SemiStreamJoin
+from dovetail.semistream.base import SemiStreamJoin, kept
 from dovetail.semistream.cache.notes import Missed, Notes
 from dovetail.semistream.cache.parts import firsts_of
 from dovetail.semistream.cache.values import Cache
@@ -229,7 +229,7 @@ class Seek(SemiStreamJoin):
     def _end_sweep(self) -> None:
         """Let the cache have the values that missed it, if they are worth it, and weigh it."""
         if self._lap.learns:
-            self.cache.consider(self._notes.take(self._arrived), self.table)
+            self.cache.consider(self._notes.take(self.arrived), self.table)
         if self._lap.full_bytes:
             hits = self.cache.found - self._lap.found_before
             self.cache.weigh(self._lap.full_bytes * hits / max(1, self._lap.missed))
@@ -240,11 +240,7 @@ class Seek(SemiStreamJoin):
     # -- state ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        blocks = []
-        for one in self._sweep.all:
-            if one.run.block is None:
-                one.run.block = self.ctx.store.append(one.run, STREAM, RESIDENT)
-            blocks.append(one.run.block)
+        blocks = [kept(one.run, STREAM, self.ctx.store) for one in self._sweep.all]
         blocks += self.cache.persist(self.ctx.store)
         meta = {
             **self._meta(),
@@ -257,7 +253,6 @@ class Seek(SemiStreamJoin):
 
     def _restore(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
-        self._arrived = meta["arrived"]
         settled = list(meta["settled"])
         waiting, cached = np.split(snapshot.blocks, [len(settled)])
         runs = (self.ctx.store.read(block) for block in waiting)

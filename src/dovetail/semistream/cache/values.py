@@ -26,7 +26,7 @@ from dovetail.kernel.runs import Run
 from dovetail.kernel.slices import Sizes
 from dovetail.semistream.cache.notes import Missed
 from dovetail.semistream.cache.parts import KEY_BYTES, Part, firsts_of, merged, no_rows, starts_of
-from dovetail.semistream.table.gathering import gathered, sizes_at, take_rows
+from dovetail.semistream.table.gathering import gathered, positions_of, sizes_at, take_rows
 from dovetail.semistream.table.reading import StagedTable
 
 TABLE, KEYS = 1, 2  #: the block store's second and third schema
@@ -95,8 +95,7 @@ class Cache:
             part.hits[at] += times[mine]
             low[mine], high[mine] = row + part.starts[at], row + part.starts[at + 1]
             key, row = key + len(part.keys), row + part.rows.num_rows
-        chosen = np.repeat(begins - np.cumsum(times) + times, times) + np.arange(found)
-        return chosen, np.repeat(low, times), np.repeat(high, times)
+        return positions_of(begins, times), np.repeat(low, times), np.repeat(high, times)
 
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
         """The rows at these positions of all parts, lined up; a negative one is a row of nulls."""

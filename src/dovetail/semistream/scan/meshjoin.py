@@ -180,7 +180,7 @@ class MeshJoin(SemiStreamJoin):
             count = min(left, newest, self.table.pages - self.page, self._read_pages())
             stored = self.table.codes(self.page, self.page + count)
             base = self.table.page_start(self.page)
-            yield from self._scanned(stored, base)
+            self._scanned(stored, base)
             for packet in self.packets:
                 met = min(count, self.table.pages - packet.seen)  # older ones may leave before
                 end = self.table.page_start(self.page + met) - base
@@ -194,7 +194,7 @@ class MeshJoin(SemiStreamJoin):
                 yield from self._dequeue(packet)
                 self._window.resize(self._held_bytes())
             if self.page == 0:
-                yield from self._new_cycle()
+                self._new_cycle()
 
     def _join(self, packet: Packet, stored: Codes, base: int) -> Iterator[pa.RecordBatch]:
         """Some pages meet the slice of a packet that may match them."""
@@ -221,13 +221,11 @@ class MeshJoin(SemiStreamJoin):
         low: Rows = np.maximum(packet.first, 0)
         yield from self._settle_run(packet.run, low, low + packet.counts, self.table)
 
-    def _scanned(self, stored: Codes, base: int) -> Iterator[pa.RecordBatch]:
+    def _scanned(self, stored: Codes, base: int) -> None:
         """Called with the pages just read, before they are joined."""
-        return iter(())
 
-    def _new_cycle(self) -> Iterator[pa.RecordBatch]:
+    def _new_cycle(self) -> None:
         """Called when the scan is back at the first page."""
-        return iter(())
 
     # -- state ------------------------------------------------------------------------------
 
@@ -239,17 +237,9 @@ class MeshJoin(SemiStreamJoin):
             for block in packet.persist(self.ctx.store, counts=counts)
         ]
         blocks += [kept(run, STREAM, self.ctx.store) for run in self._open]
-        blocks += self._more_blocks()
         packets = [{**one.facts(), "matched": _pack_bits(one.matched)} for one in self.packets]
         meta = {**self._meta(), "page": self.page, "packets": packets, "open": len(self._open)}
-        meta |= self._more_meta()
         return Snapshot(meta, np.array(blocks, dtype=BLOCK))
-
-    def _more_meta(self) -> dict[str, Any]:
-        return {}
-
-    def _more_blocks(self) -> list[np.void]:
-        return []
 
     def _restore(self, meta: dict[str, Any], blocks: Iterator[np.void]) -> None:
         self.page = meta["page"]

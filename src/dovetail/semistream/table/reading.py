@@ -117,12 +117,8 @@ class StagedTable:
         self._payload = self.mapped.map(directory / ROWS) if self._nested else None
         self._records: RecordFile | None = None
         if self._flat:
-            records = [Chunk(*entry) for entry in meta["records"]]
             fields = pa.schema([schema.field(index) for index in self._flat])
-            self._records = RecordFile(
-                directory, fields, records, meta["record_width"], meta["start_checksums"],
-                self._chunk_rows, self.rows, records_seen, self.mapped,
-            )  # fmt: skip
+            self._records = RecordFile(directory, fields, meta, records_seen, self.mapped)
         self._codes_fd = open_for_reading(directory / CODES)
         self._code_view: Mapping | None = None  # from the first search on
 

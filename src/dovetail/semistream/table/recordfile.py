@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,30 +49,24 @@ class RecordFile:
         self,
         directory: Path,
         schema: pa.Schema,
-        chunks: list[Chunk],
-        width: int | None,
-        start_checksums: list[int],
-        chunk_rows: int,
-        rows: int,
+        meta: dict[str, Any],
         seen: NDArray[np.bool_],
         mapped: MappedFiles,
     ) -> None:
-        """`width`: of every record, None if they differ.
-
-        `seen`: which of the chunks have been checked; brought up to date.
-        """
+        """`meta`: of the table. `seen`: which chunks have been checked; brought up to date."""
         self._format = RecordFormat(schema)
         self._path = directory / RECORDS
-        self._chunks = chunks
-        self._start_checksums = start_checksums
-        self._chunk_rows = chunk_rows
-        self._rows = rows
+        self._chunks = [Chunk(*entry) for entry in meta["records"]]
+        self._start_checksums: list[int] = meta["start_checksums"]
+        self._chunk_rows = int(meta["page_rows"]) * int(meta["chunk_pages"])
+        self._rows = int(meta["rows"])
         self._seen = seen
-        size = sum(chunk.length for chunk in chunks)
-        self._gap = 2 * size // max(1, rows)  # at most, between records that are read together
-        self._width = width
+        size = sum(chunk.length for chunk in self._chunks)
+        # at most, between records that are read together
+        self._gap = 2 * size // max(1, self._rows)
+        self._width: int | None = meta["record_width"]  # of each; None if they differ
         self._mapped = mapped
-        self._starts = mapped.map(directory / STARTS) if width is None else None
+        self._starts = mapped.map(directory / STARTS) if self._width is None else None
         self._records = mapped.map(self._path) if size else None
         self._fd = open_for_reading(self._path)
         self.read_bytes = READ_BYTES

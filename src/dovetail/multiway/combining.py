@@ -103,7 +103,7 @@ class Combiner:
         """Look the combinations' codes up in the index of the relation that comes in."""
         codes = sources[reach.parent].codes[reach.parent_attribute].take(partial[reach.parent])
         low, high = self._spec.codecs[reach.edge].candidates(codes)
-        return sources[reach.child].probe(reach.child_attribute, low, high)
+        return sources[reach.child].index(reach.child_attribute).probe(low, high)
 
     def _widen(
         self, sources: Sequence[JoinRows], partial: Combinations, reach: Reach,

@@ -49,8 +49,6 @@ class SemiStreamJoin(Emission, Shell):
     """Arrival and memory, shared by every algorithm."""
 
     split: ClassVar[MemorySplit] = _SPLIT
-    #: deferred work is due as soon as there is any, not only while the stream is silent
-    eager: ClassVar[bool] = True
     joins_conditions: ClassVar[bool] = False  #: bands and arbitrary conditions
 
     def __init__(

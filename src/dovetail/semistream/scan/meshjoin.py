@@ -49,6 +49,7 @@ class MeshJoin(SemiStreamJoin):
     name: ClassVar[str] = "meshjoin"
     joins_conditions: ClassVar[bool] = True
     counts_matches: ClassVar[bool] = False  #: how many rows have is part of the state
+    window_share: ClassVar[float] = 3 / 4  #: of memory that is not fixed; the rest is for input
 
     def __init__(
         self,
@@ -87,8 +88,11 @@ class MeshJoin(SemiStreamJoin):
         total = self.ctx.budget.total_bytes
         if total is None:
             return 1 << 30
-        fixed = self.working_bytes + self.table.nbytes + self.aside_bytes
-        return max(1, (total - fixed) * 3 // 4)  # the rest is for the input batch
+        return max(1, int((total - self._fixed_bytes()) * self.window_share))
+
+    def _fixed_bytes(self) -> int:
+        """The memory that is not for packets whatever comes."""
+        return self.working_bytes + self.table.nbytes + self.aside_bytes
 
     def _read_pages(self) -> int:
         """The pages whose codes working memory has room for."""

@@ -17,7 +17,7 @@ from dovetail.kernel.runs import Run
 from dovetail.semistream.base import kept
 from dovetail.semistream.cache.parts import KEY_BYTES
 from dovetail.semistream.cache.values import KEYS, TABLE, Cache
-from dovetail.semistream.scan.packets import NO_COLUMNS
+from dovetail.semistream.table.gathering import NOTHING
 from dovetail.semistream.table.reading import StagedTable
 
 NOTE_BYTES = 16  #: what is remembered of a value that left the disk phase
@@ -51,7 +51,7 @@ class Incrementing(Phase):
     def note(self, keys: Codes, m: NDArray[np.int32], n: Rows) -> None:
         """Note values of one packet, each once and in order, if there is room for them."""
         if len(keys) and self.held.try_grow(NOTE_BYTES * len(keys)):
-            self.notes.append(Run(keys, _packed(m, n), NO_COLUMNS))
+            self.notes.append(Run(keys, _packed(m, n), NOTHING))
 
     def learned(self) -> tuple[Codes, Rows, Rows]:
         """The values with their m and n, each once and in order."""
@@ -156,7 +156,7 @@ class Switching(Phase):
         if not len(self.keys):
             return []
         if self._block is None:
-            self._block = kept(Run(self.keys, _packed(self.m, self.n), NO_COLUMNS), KEYS, store)
+            self._block = kept(Run(self.keys, _packed(self.m, self.n), NOTHING), KEYS, store)
         return [self._block, *(kept(run, TABLE, store) for run in self.rows)]
 
     def restore(self, blocks: list[np.void], store: BlockStore, room: int) -> None:

@@ -80,6 +80,7 @@ class Ssbj(AMeshJoin):
     name: ClassVar[str] = "ssbj"
     joins_conditions: ClassVar[bool] = False
     counts_matches: ClassVar[bool] = True
+    window_share: ClassVar[float] = 5 / 8  #: the rest is for input and the switching buffer
     #: what a cached value costs in the inequality besides its table rows; the paper has 0
     key_bytes: ClassVar[int] = KEY_BYTES
     #: standard deviations by which a count has to be above the break-even; the paper has 0
@@ -111,12 +112,8 @@ class Ssbj(AMeshJoin):
         """v_S: what a waiting row takes up."""
         return self._stream_row_bytes + INDEX_BYTES_PER_ROW
 
-    def _window_bytes(self) -> int:
-        total = self.ctx.budget.total_bytes
-        if total is None:
-            return 1 << 30
-        fixed = self.working_bytes + self.table.nbytes + self.aside_bytes + self.cache.nbytes
-        return max(1, (total - fixed) * 5 // 8)  # the rest: input batch and switching buffer
+    def _fixed_bytes(self) -> int:
+        return super()._fixed_bytes() + self.cache.nbytes
 
     # -- cache phase ------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ input has is prefixed with the input's name and an underscore, in each of them.
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ from dovetail.errors import (
     UnknownColumnError,
 )
 from dovetail.kernel.keys import KeyCodec, band_width
-from dovetail.kernel.keytypes import cast_of, common_type, compared_types, name_of
+from dovetail.kernel.keytypes import cast_of, common_type, name_of
 
 LEAST_INPUTS, MOST_INPUTS = 2, 8
 Within = int | float | Decimal | dt.timedelta | str
@@ -77,13 +77,7 @@ class MultiWaySpec:
     def codecs(self) -> tuple[KeyCodec, ...]:
         """One for each edge."""
         return tuple(
-            KeyCodec(
-                compared_types(
-                    self.schemas[edge.ends[0]], self.schemas[edge.ends[1]], *edge.columns
-                ),
-                edge.within,
-            )
-            for edge in self.edges
+            KeyCodec(_compared(self.names, self.schemas, edge), edge.within) for edge in self.edges
         )
 
     @cached_property
@@ -178,29 +172,28 @@ def multiway_spec(inputs: Mapping[str, pa.Schema], on: On) -> MultiWaySpec:
     edges = []
     for key, columns in pairs.items():
         left, right = (tuple(pair[side] for pair in columns) for side in (0, 1))
-        within = None
+        edge = Edge(key, (left, right))
         if key in bands:
             if len(columns) > 1:
                 raise BandKeyError(
                     f"{names[key[0]]!r} and {names[key[1]]!r} are joined on {len(columns)} pairs "
                     "of columns, one of them a band; a band has to be their only condition"
                 )
-            types = _compared(names, schemas, key, (left, right))
-            within = band_width(bands[key], types[0])
-        edges.append(Edge(key, (left, right), within))
+            (type_,) = _compared(names, schemas, edge)
+            edge = replace(edge, within=band_width(bands[key], type_))
+        edges.append(edge)
     return MultiWaySpec(names, schemas, tuple(edges))
 
 
 def _compared(
-    names: Sequence[str], schemas: Sequence[pa.Schema], ends: tuple[int, int],
-    columns: tuple[tuple[str, ...], tuple[str, ...]],
-) -> list[pa.DataType]:  # fmt: skip
+    names: Sequence[str], schemas: Sequence[pa.Schema], edge: Edge
+) -> tuple[pa.DataType, ...]:
     """The types that the pairs of columns of an edge are compared as."""
     found = []
-    for pair in zip(*columns, strict=True):
+    for pair in zip(*edge.columns, strict=True):
         one, two = (
             (names[end], column, schemas[end].field(column).type)
-            for end, column in zip(ends, pair, strict=True)
+            for end, column in zip(edge.ends, pair, strict=True)
         )
         found.append(common_type(one[2], two[2]))
         if found[-1] is None:
@@ -211,7 +204,7 @@ def _compared(
                 f"the join columns differ in type: {said}; cast one of them, for example "
                 f"{cast_of(one, two)}"
             )
-    return found
+    return tuple(found)
 
 
 def _no_column(name: str, column: str, known: Sequence[str]) -> UnknownColumnError:
@@ -280,7 +273,7 @@ def _check_edge(spec: MultiWaySpec, edge: Edge) -> None:
         for column in columns:
             if column not in spec.schemas[end].names:
                 raise _no_column(spec.names[end], column, spec.schemas[end].names)
-    types = _compared(spec.names, spec.schemas, edge.ends, edge.columns)
+    types = _compared(spec.names, spec.schemas, edge)
     if edge.within is not None:
         if len(edge.columns[0]) != 1:
             raise BandKeyError(f"a band between {one!r} and {two!r} needs exactly one key column")

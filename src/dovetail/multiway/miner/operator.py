@@ -30,6 +30,7 @@ Degenerate cases. One relation that stays empty: nothing is deferred, and nothin
 Keys that are hashed have areas of hashes, which say little, and the join bits do what can be done.
 """
 
+import copy
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, ClassVar
@@ -148,10 +149,9 @@ class Miner(MultiWayJoin):
         self.yields = [
             [AttributeYield(known[0], known[1:]) for known in yields] for yields in facts["gains"]
         ]
-        for relation, areas in enumerate(facts["areas"]):
-            self.areas[relation] = [Areas(**known) for known in areas]
-            for known in self.areas[relation]:
-                known.joins, known.partial = list(known.joins), list(known.partial)
+        known_areas = copy.deepcopy(facts["areas"])  # someone may restore from it again
+        self.areas = [[Areas(**known) for known in areas] for areas in known_areas]
+        for relation in range(len(self.spec)):
             self._removed(relation)
 
     def check(self) -> None:

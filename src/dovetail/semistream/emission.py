@@ -105,7 +105,7 @@ class Emission(ABC):
 
     def _leave(self, rows: pa.RecordBatch, matched: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
         """Emit the rows without a match, once rows have met the whole table."""
-        if not matched.all():
+        if self.spec.how in (LEFT_OUTER, ANTI) and not matched.all():
             yield from self._unmatched(rows, np.flatnonzero(~matched))
 
     def _unmatched(self, rows: pa.RecordBatch, chosen: Rows) -> Iterator[pa.RecordBatch]:

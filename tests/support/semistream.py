@@ -24,6 +24,7 @@ from dovetail.semistream import (
     StagedTable,
     TableWriter,
 )
+from dovetail.semistream.inl.pool import Pool
 from dovetail.semistream.scan.meshjoin import AMeshJoin
 from dovetail.semistream.spec import STREAM, TABLE
 
@@ -222,3 +223,9 @@ def drive(
 
 
 __all__ = ["Bench", "Drive", "Driver", "Result", "drive", "stage"]
+
+
+def by_age(pool: Pool) -> list[int]:
+    """The leaves in a pool, the one that goes first in front."""
+    found: list[int] = pool._entries["leaf"][np.argsort(pool._entries["stamp"])].tolist()
+    return found

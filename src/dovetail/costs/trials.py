@@ -123,7 +123,7 @@ class Scan:
 
     def go_on(self, seconds: float, least: int) -> None:
         """Loop for so long, `least` times or more; the first, with cold data, does not count."""
-        self._join.table.release_bytes = self._release_bytes
+        self._join.table.mapped.most_bytes = self._release_bytes
         self._push()
         end = time.perf_counter() + seconds
         while least > 0 or time.perf_counter() < end:

@@ -8,8 +8,9 @@ results · `areas`, `flushing` MINER's policy · `cells`, `odometer`, `blockjoin
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import Context, Snapshot
-from dovetail.multiway.base import MIN_BYTES_PER_INPUT, MultiWayJoin
+from dovetail.multiway.base import MultiWayJoin
 from dovetail.multiway.blockjoins import MinerOptions
+from dovetail.multiway.holding import MIN_BYTES_PER_INPUT
 from dovetail.multiway.miner.operator import Miner, PaperMiner
 from dovetail.multiway.mjoin import MJoin
 from dovetail.multiway.spec import Edge, MultiWaySpec, multiway_spec

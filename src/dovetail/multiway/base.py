@@ -28,14 +28,13 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.protocol import Context, Snapshot, Status
-from dovetail.kernel.room import Room
 from dovetail.kernel.shell import Pieces, Results
 from dovetail.kernel.slices import SizedRows
 from dovetail.multiway import state
 from dovetail.multiway.blockjoins import BlockJoins, MinerOptions
 from dovetail.multiway.cells import Cell, newest_ticks
-from dovetail.multiway.combining import Combinations, Combiner, PairCounter, bytes_each
-from dovetail.multiway.holding import MIN_BYTES_PER_INPUT, MemoryAndDisk, block_room
+from dovetail.multiway.combining import Combinations, Combiner, Matches, bytes_each
+from dovetail.multiway.holding import MemoryAndDisk
 from dovetail.multiway.output import CombinationEmitter
 from dovetail.multiway.payload import Chunk, Payload
 from dovetail.multiway.probing import ProbeOrder
@@ -65,12 +64,9 @@ class MultiWayJoin(MemoryAndDisk):
         self._combiner = Combiner(spec, max(16, limit))
         self._emitter = CombinationEmitter(spec.output, self.working_bytes // 8)
         self.order = ProbeOrder(spec)
-        wide = self.wide  # not the join itself: a cycle would keep its memory
-        room = Room(context.budget, least=lambda: block_room(context.budget, wide))
         self.joins = BlockJoins(
-            context, spec, self._encoders, (self._combiner, self._emitter), room, self.options
+            context, spec, self._encoders, (self._combiner, self._emitter), self.room, self.options
         )
-        self._on_pairs: PairCounter | None = None  # on arrival
         #: How many rows wait in the input buffer, if the owner can tell.
         self.waiting: Callable[[], int] = lambda: 0
         self._build()
@@ -96,10 +92,6 @@ class MultiWayJoin(MemoryAndDisk):
     def snapshot(self) -> Snapshot:
         return state.snapshot(self)
 
-    def count_only(self) -> None:
-        """See `CombinationEmitter.count_only`."""
-        self._emitter.count_only()
-
     def check(self) -> None:
         super().check()
         for table in self.tables:
@@ -124,6 +116,10 @@ class MultiWayJoin(MemoryAndDisk):
 
     def _began_anew(self) -> None:
         """The first row since a flush has come."""
+
+    def _new_matches(self) -> Matches:
+        """What counts the pairs that match when some rows arrive."""
+        return Matches(len(self.spec.edges))
 
     def _combined(self, sources: Sequence[JoinRows], found: Combinations) -> None:
         """Combinations came about on arrival."""
@@ -167,14 +163,12 @@ class MultiWayJoin(MemoryAndDisk):
             self.order.flushed(rows)
             self._began_anew()
             self._flushed = False
-        self._combiner.take_found()
-        self._combiner.on_pairs = self._on_pairs
-        for found in self._combiner.combine(sources, side, self.order.plan(side, rows)):
+        matches = self._new_matches()
+        for found in self._combiner.combine(sources, side, self.order.plan(side, rows), matches):
             self._combined(sources, found)
             yield from self._emitter.add(sources, found)
         yield from self._emitter.drain()
-        self._combiner.on_pairs = None  # blocks that are joined do not count
-        self.order.found(self._combiner.take_found())
+        self.order.found(matches.by_edge)  # those of blocks do not count
 
     # -- deferred work ----------------------------------------------------------------------
 
@@ -219,6 +213,3 @@ class MultiWayJoin(MemoryAndDisk):
 
     def _restore(self, snapshot: Snapshot) -> None:
         state.restore(self, snapshot)
-
-
-__all__ = ["MIN_BYTES_PER_INPUT", "MultiWayJoin"]

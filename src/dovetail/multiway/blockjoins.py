@@ -259,7 +259,7 @@ class BlockJoins:
     def _reduced(self, part: Part, parent: Part, reach: Reach) -> Part | None:
         """The rows of a part that match any of the piece it is joined with."""
         low, high = self._spec.codecs[reach.edge].candidates(part.codes[reach.child_attribute])
-        hits = parent.probe(reach.parent_attribute, low, high)
+        hits = parent.index(reach.parent_attribute).probe(low, high)
         if hits is None:
             return None
         slots = np.unique(hits[1].probing)

@@ -8,7 +8,7 @@ which goes on alone. So there is never more than one piece for each relation, ho
 there are; and combinations that find no row go no further (early stop, section 4.1).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,6 @@ from dovetail.multiway.rows import JoinRows
 from dovetail.multiway.spec import MultiWaySpec, Reach
 
 Combinations = dict[int, Slots]  #: the slots of each relation, all of one length
-PairCounter = Callable[[Reach, Sequence[JoinRows], Slots, Slots], None]
 
 
 def bytes_each(inputs: int) -> int:
@@ -33,15 +32,25 @@ def bytes_each(inputs: int) -> int:
     return 4 * (inputs * (inputs + 1) // 2) + 64 * (inputs - 1)
 
 
+class Matches:
+    """The pairs of rows that matched in one call of `Combiner.combine`, counted by edge."""
+
+    def __init__(self, edges: int) -> None:
+        self.by_edge = [0] * edges
+
+    def count(
+        self, reach: Reach, sources: Sequence[JoinRows], parents: Slots, children: Slots
+    ) -> None:
+        """Count pairs: the edge as it was walked, and the rows at its two ends."""
+        self.by_edge[reach.edge] += len(children)
+
+
 class Combiner:
     """Joins rows of the inputs of one spec."""
 
     def __init__(self, spec: MultiWaySpec, limit: int) -> None:
         self._spec = spec
         self._limit = limit
-        self.found = [0] * len(spec.edges)  #: pairs of rows that matched, by edge, since last taken
-        #: told of pairs that matched: the edge as it was walked, and the rows at its two ends
-        self.on_pairs: PairCounter | None = None
         self._compared = [_has_to_be_compared(codec) for codec in spec.codecs]
         self._columns = [
             tuple(
@@ -51,25 +60,26 @@ class Combiner:
             for edge in spec.edges
         ]
 
-    def take_found(self) -> list[int]:
-        found, self.found = self.found, [0] * len(self.found)
-        return found
-
     def combine(
-        self, sources: Sequence[JoinRows], first: int, plan: Sequence[Reach]
-    ) -> Iterator[Combinations]:
-        """All combinations of the rows of each relation, which begin with relation `first`."""
+        self, sources: Sequence[JoinRows], first: int, plan: Sequence[Reach],
+        matches: Matches | None = None,
+    ) -> Iterator[Combinations]:  # fmt: skip
+        """All combinations of the rows of each relation, which begin with relation `first`.
+
+        Pairs that match on the way are counted in `matches`.
+        """
         if not all(len(source) for source in sources):
             return
         rows = len(sources[first])
         for start in range(0, rows, self._limit):
             stop = min(start + self._limit, rows)
             begin: Combinations = {first: np.arange(start, stop, dtype=np.int32)}
-            yield from self._extend(sources, begin, plan)
+            yield from self._extend(sources, begin, plan, matches)
 
     def _extend(
-        self, sources: Sequence[JoinRows], partial: Combinations, plan: Sequence[Reach]
-    ) -> Iterator[Combinations]:
+        self, sources: Sequence[JoinRows], partial: Combinations, plan: Sequence[Reach],
+        matches: Matches | None,
+    ) -> Iterator[Combinations]:  # fmt: skip
         if not plan:
             yield partial
             return
@@ -81,8 +91,11 @@ class Combiner:
         for probing, positions in span.pairs(self._limit):
             wider = self._widen(sources, partial, reach, (probing, slots.take(positions)))
             del probing, positions  # while others go on, this one waits
-            if wider is not None:
-                yield from self._extend(sources, wider, rest)
+            if wider is None:
+                continue
+            if matches is not None:
+                matches.count(reach, sources, wider[reach.parent], wider[reach.child])
+            yield from self._extend(sources, wider, rest, matches)
 
     def _probe(
         self, sources: Sequence[JoinRows], partial: Combinations, reach: Reach
@@ -90,7 +103,7 @@ class Combiner:
         """Look the combinations' codes up in the index of the relation that comes in."""
         codes = sources[reach.parent].codes[reach.parent_attribute].take(partial[reach.parent])
         low, high = self._spec.codecs[reach.edge].candidates(codes)
-        return sources[reach.child].probe(reach.child_attribute, low, high)
+        return sources[reach.child].index(reach.child_attribute).probe(low, high)
 
     def _widen(
         self, sources: Sequence[JoinRows], partial: Combinations, reach: Reach,
@@ -101,12 +114,9 @@ class Combiner:
         matching = self._verify(sources, reach, partial[reach.parent].take(probing), found)
         if matching is not None:
             probing, found = probing[matching], found[matching]
-        self.found[reach.edge] += len(found)
         if not len(found):
             return None
         wider = {number: some.take(probing) for number, some in partial.items()}
-        if self.on_pairs is not None:
-            self.on_pairs(reach, sources, wider[reach.parent], found)
         wider[reach.child] = found
         return wider
 

@@ -13,6 +13,7 @@ from dovetail.kernel.blocks import LOGGED, NEVER
 from dovetail.kernel.catalogue import Pages, fan_out_for
 from dovetail.kernel.memory import Budget, MemorySplit, require_share
 from dovetail.kernel.protocol import Context, Snapshot
+from dovetail.kernel.room import Room
 from dovetail.kernel.runs import Run
 from dovetail.kernel.shell import Reclaiming, Results, SpillingShell
 from dovetail.kernel.slices import WideRows, cuts
@@ -58,8 +59,11 @@ class MemoryAndDisk(SpillingShell):
         super().__init__(context, inputs)
         self.spec = spec
         self.options = options
+        wide = self.wide  # not the join itself: a cycle would keep its memory
+        #: the memory for joining blocks
+        self.room = Room(context.budget, least=lambda: _block_room(context.budget, wide))
         # one of each relation fits
-        self._most_block_bytes = 2 * self.block_room_bytes // (3 * (len(spec) + 1))
+        self._most_block_bytes = 2 * self.room.least_bytes // (3 * (len(spec) + 1))
         self.block_bytes = self._choose_block_bytes(options.block_bytes, self._most_block_bytes)
         if options.block_bytes is not None:  # as asked for, whatever that costs
             self._most_block_bytes = self.block_bytes
@@ -77,11 +81,6 @@ class MemoryAndDisk(SpillingShell):
         self.pages = Pages(context.store, fan_out)
         self.cells = [Cell.empty(number, attributes, self.pages) for number in range(cells)]
         self._flushed = False  # since the last row came
-
-    @property
-    def block_room_bytes(self) -> int:
-        """The least memory for joining blocks."""
-        return block_room(self.ctx.budget, self.wide)
 
     def _cell_count(self, snapshot: Snapshot | None) -> int:
         """The number of cells of the join."""
@@ -182,7 +181,7 @@ class MemoryAndDisk(SpillingShell):
         return made
 
 
-def block_room(budget: Budget, wide: WideRows) -> int:
+def _block_room(budget: Budget, wide: WideRows) -> int:
     """The least memory for joining blocks."""
     if budget.total_bytes is None:
         return _UNBOUNDED_BLOCK_BYTES

@@ -20,23 +20,11 @@ class CombinationEmitter:
         self._batch_bytes = batch_bytes
         self._done: list[pa.RecordBatch] = []
         self._held_bytes = 0
-        self._counts_only = False
-        self._counted = 0
-
-    def count_only(self) -> None:
-        """From now on, emit as many rows as there are results, but of one column of nulls.
-
-        For counting results: with many results, gathering their columns takes most of the time.
-        """
-        self._counts_only = True
 
     def add(
         self, sources: Sequence[JoinRows], combinations: Combinations
     ) -> Iterator[pa.RecordBatch]:
         """Take combinations in; emits what does not fit beside them."""
-        if self._counts_only:
-            self._counted += len(combinations[0])
-            return
         for start, stop, nbytes in self._cuts(sources, combinations):
             if self._held_bytes and self._held_bytes + nbytes > self._batch_bytes:
                 yield from self.drain()
@@ -51,10 +39,7 @@ class CombinationEmitter:
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Emit the combinations that are left over, as one batch."""
         done, self._done, self._held_bytes = self._done, [], 0
-        if self._counted:
-            counted, self._counted = self._counted, 0
-            yield pa.RecordBatch.from_arrays([pa.nulls(counted)], ["result"])
-        elif done:
+        if done:
             yield done[0] if len(done) == 1 else pa.concat_batches(done)
 
     def _cuts(

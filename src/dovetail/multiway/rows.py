@@ -21,7 +21,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes, KeyCodec
-from dovetail.kernel.probing import Span
 from dovetail.kernel.runs import Run
 from dovetail.multiway.arrays import compact, count_marks, extend
 from dovetail.multiway.keyindex import BYTES_PER_ROW, MERGE_BYTES_PER_ROW, KeyIndex, Slots
@@ -89,10 +88,6 @@ class JoinRows:
             if len(self):
                 found.insert(self.codes[attribute], 0)
         return found
-
-    def probe(self, attribute: int, low: Codes, high: Codes) -> tuple[Slots, Span] | None:
-        """See `KeyIndex.probe`."""
-        return self.index(attribute).probe(low, high)
 
 
 class Arriving(JoinRows):

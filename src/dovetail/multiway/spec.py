@@ -12,7 +12,7 @@ input has is prefixed with the input's name and an underscore, in each of them.
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ from dovetail.errors import (
     UnknownColumnError,
 )
 from dovetail.kernel.keys import KeyCodec, band_width
-from dovetail.kernel.keytypes import cast_of, common_type, compared_types, name_of
+from dovetail.kernel.keytypes import cast_of, common_type, name_of
 
 LEAST_INPUTS, MOST_INPUTS = 2, 8
 Within = int | float | Decimal | dt.timedelta | str
@@ -77,13 +77,7 @@ class MultiWaySpec:
     def codecs(self) -> tuple[KeyCodec, ...]:
         """One for each edge."""
         return tuple(
-            KeyCodec(
-                compared_types(
-                    self.schemas[edge.ends[0]], self.schemas[edge.ends[1]], *edge.columns
-                ),
-                edge.within,
-            )
-            for edge in self.edges
+            KeyCodec(_compared(self.names, self.schemas, edge), edge.within) for edge in self.edges
         )
 
     @cached_property
@@ -178,37 +172,44 @@ def multiway_spec(inputs: Mapping[str, pa.Schema], on: On) -> MultiWaySpec:
     edges = []
     for key, columns in pairs.items():
         left, right = (tuple(pair[side] for pair in columns) for side in (0, 1))
-        within = None
+        edge = Edge(key, (left, right))
         if key in bands:
             if len(columns) > 1:
                 raise BandKeyError(
                     f"{names[key[0]]!r} and {names[key[1]]!r} are joined on {len(columns)} pairs "
                     "of columns, one of them a band; a band has to be their only condition"
                 )
-            within = band_width(bands[key], _band_type(names, schemas, key, (left[0], right[0])))
-        edges.append(Edge(key, (left, right), within))
+            (type_,) = _compared(names, schemas, edge)
+            edge = replace(edge, within=band_width(bands[key], type_))
+        edges.append(edge)
     return MultiWaySpec(names, schemas, tuple(edges))
 
 
-def _band_type(
-    names: Sequence[str], schemas: Sequence[pa.Schema], ends: tuple[int, int],
-    columns: tuple[str, str],
-) -> pa.DataType:  # fmt: skip
-    """The common type of the two columns of a band."""
-    types = [schemas[end].field(column).type for end, column in zip(ends, columns, strict=True)]
-    found = common_type(*types)
-    if found is None:
-        raise _differing(*zip((names[end] for end in ends), columns, types, strict=True))
-    return found
+def _compared(
+    names: Sequence[str], schemas: Sequence[pa.Schema], edge: Edge
+) -> tuple[pa.DataType, ...]:
+    """The types that the pairs of columns of an edge are compared as."""
+    found = []
+    for pair in zip(*edge.columns, strict=True):
+        one, two = (
+            (names[end], column, schemas[end].field(column).type)
+            for end, column in zip(edge.ends, pair, strict=True)
+        )
+        found.append(common_type(one[2], two[2]))
+        if found[-1] is None:
+            said = " and ".join(
+                f"{name}.{column} is {name_of(t)}" for name, column, t in (one, two)
+            )
+            raise KeyTypeError(
+                f"the join columns differ in type: {said}; cast one of them, for example "
+                f"{cast_of(one, two)}"
+            )
+    return tuple(found)
 
 
-def _differing(one: tuple[str, str, pa.DataType], two: tuple[str, str, pa.DataType]) -> Exception:
-    ends = " and ".join(
-        f"{name}.{column} is {name_of(type_)}" for name, column, type_ in (one, two)
-    )
-    return KeyTypeError(
-        f"the join columns differ in type: {ends}; cast one of them, for example "
-        f"{cast_of(one, two)}"
+def _no_column(name: str, column: str, known: Sequence[str]) -> UnknownColumnError:
+    return UnknownColumnError(
+        f"the input {name!r} has no column {column!r}; it has {', '.join(map(repr, known))}"
     )
 
 
@@ -243,9 +244,7 @@ def _resolve(names: Sequence[str], schemas: Sequence[pa.Schema], text: str) -> t
     for candidate in known:
         if candidate.lower() == column.lower():
             return number, str(candidate)
-    raise UnknownColumnError(
-        f"the input {name!r} has no column {column!r}; it has {', '.join(map(repr, known))}"
-    )
+    raise _no_column(name, column, known)
 
 
 def _check_inputs(names: Sequence[str], schemas: Sequence[pa.Schema]) -> None:
@@ -273,18 +272,12 @@ def _check_edge(spec: MultiWaySpec, edge: Edge) -> None:
     for end, columns in zip(edge.ends, edge.columns, strict=True):
         for column in columns:
             if column not in spec.schemas[end].names:
-                raise UnknownColumnError(
-                    f"the input {spec.names[end]!r} has no column {column!r}; it has "
-                    f"{', '.join(map(repr, spec.schemas[end].names))}"
-                )
-    types = [_types(spec.schemas[edge.ends[side]], edge.columns[side]) for side in (0, 1)]
-    for a, b, type_a, type_b in zip(*edge.columns, *types, strict=True):
-        if common_type(type_a, type_b) is None:
-            raise _differing((one, a, type_a), (two, b, type_b))
+                raise _no_column(spec.names[end], column, spec.schemas[end].names)
+    types = _compared(spec.names, spec.schemas, edge)
     if edge.within is not None:
         if len(edge.columns[0]) != 1:
             raise BandKeyError(f"a band between {one!r} and {two!r} needs exactly one key column")
-        band_width(0, common_type(types[0][0], types[1][0]))
+        band_width(0, types[0])
 
 
 def _check_tree(spec: MultiWaySpec) -> None:
@@ -308,7 +301,3 @@ def _check_tree(spec: MultiWaySpec) -> None:
             f"the join graph falls into parts that on= does not connect: {' | '.join(parts)}; add "
             "a pair between them"
         )
-
-
-def _types(schema: pa.Schema, columns: Sequence[str]) -> tuple[pa.DataType, ...]:
-    return tuple(schema.field(column).type for column in columns)

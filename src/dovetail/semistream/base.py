@@ -8,18 +8,20 @@ with what `emission` has.
 
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
+from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.memory import MemorySplit, Reservation, require_share
 from dovetail.kernel.protocol import Context, Snapshot, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
 from dovetail.kernel.shell import Pieces, Reclaiming, Results, Shell
 from dovetail.kernel.slices import SizedRows
+from dovetail.semistream.cache.values import Cache
 from dovetail.semistream.emission import Emission, numbers_of
 from dovetail.semistream.shedding import FrequencyLookup
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
@@ -47,8 +49,6 @@ class SemiStreamJoin(Emission, Shell):
     """Arrival and memory, shared by every algorithm."""
 
     split: ClassVar[MemorySplit] = _SPLIT
-    #: deferred work is due as soon as there is any, not only while the stream is silent
-    eager: ClassVar[bool] = True
     joins_conditions: ClassVar[bool] = False  #: bands and arbitrary conditions
 
     def __init__(
@@ -70,13 +70,14 @@ class SemiStreamJoin(Emission, Shell):
         self.table = table
         table.counters = context.counters
         context.budget.reserve("page index", table.nbytes)
-        table.release_bytes = release_bytes_of(total)
+        table.mapped.most_bytes = release_bytes_of(total)
         table.read_at_most(self.working_bytes // 8)
         if snapshot is not None:
             self.wide.restore(snapshot.meta["widest"])
             self._widest_row = snapshot.meta["widest_row"]
         self._window = Reservation(context.budget, "window")
-        self._arrived = 0  # rows so far, which gives each its place in the stream
+        #: the rows so far, and the number that the next one gets: its place in the stream
+        self.arrived = 0 if snapshot is None else int(snapshot.meta["arrived"])
         #: how often the table has each code, once shedding has asked for it
         self.frequencies: FrequencyLookup | None = None
         self.aside_bytes = 0  #: what they take, so that the window is made no larger than it can be
@@ -88,22 +89,17 @@ class SemiStreamJoin(Emission, Shell):
         self.table.counters = self.ctx.counters
         yield from super().push(side, batch)
         if batch.num_rows:
-            self.table.release(self.working_bytes // 4)
+            self.table.mapped.release(self.working_bytes // 4)
             self._status = Status.MORE if self.pending() else self._resting()
 
     def poll(self, fuel: int) -> Results:
         self.table.counters = self.ctx.counters
         yield from super().poll(fuel)
-        self.table.release(self.working_bytes // 4)
+        self.table.mapped.release(self.working_bytes // 4)
 
     def make_room_for(self, reservation: Reservation, nbytes: int, what: str) -> Results:
         """Reserve memory for what comes from outside; works rows off until there is room."""
         return self._counted("arriving", self._grow(reservation, nbytes, what))
-
-    @property
-    def arrived(self) -> int:
-        """The rows so far, and the number that the next one gets."""
-        return self._arrived
 
     def oldest(self) -> int | None:
         """The number of the first row that waits; None if none does."""
@@ -142,7 +138,7 @@ class SemiStreamJoin(Emission, Shell):
     def _meta(self) -> dict[str, Any]:
         """The facts that are in every snapshot."""
         return {
-            "arrived": self._arrived,
+            "arrived": self.arrived,
             "table": self.table.version,
             "widest": self.wide.widest,
             "widest_row": self._widest_row,
@@ -169,8 +165,8 @@ class SemiStreamJoin(Emission, Shell):
 
     def _arrive(self, side: int, rows: pa.RecordBatch) -> Results:
         codes, valid = self.spec.encode(STREAM, rows)
-        number = np.arange(self._arrived, self._arrived + rows.num_rows)
-        self._arrived += rows.num_rows
+        number = np.arange(self.arrived, self.arrived + rows.num_rows)
+        self.arrived += rows.num_rows
         if valid is not None and not valid.all():
             self.ctx.counters.rows_unmatched_key += int((~valid).sum())
             if self.spec.ordered:
@@ -182,6 +178,17 @@ class SemiStreamJoin(Emission, Shell):
                     return
         order = np.argsort(codes)
         yield from self._take_in(Run(codes[order], number[order], rows.take(pa.array(order))))
+
+    def _past(self, cache: Cache, run: Run) -> Generator[pa.RecordBatch, None, Run]:
+        """Settle the rows whose value is cached; returns the others."""
+        missed = np.ones(len(run), dtype=np.bool_)
+        chosen, low, high = cache.lookup(run.codes)
+        missed[chosen] = False
+        self.ctx.counters.rows_cached += len(chosen)
+        yield from self._settle(run.rows, chosen, low, high, cache)
+        if not len(chosen):
+            return run
+        return Run(run.codes[missed], run.ats[missed], run.rows.filter(pa.array(missed)))
 
     def _hold(self, run: Run) -> Results:
         """Reserve memory for rows that will wait; works off others until there is room."""
@@ -207,3 +214,10 @@ def check_budget(partition_bytes: int | None, table: StagedTable) -> None:
 def first_number(runs: Iterable[tuple[Run, int]]) -> int | None:
     """The least number of the rows of some runs, each from its place on; None if there are none."""
     return min((int(numbers_of(run)[start:].min()) for run, start in runs), default=None)
+
+
+def kept(run: Run, side: int, store: BlockStore) -> np.void:
+    """The block of a run, which is written when it is first asked for."""
+    if run.block is None:
+        run.block = store.append(run, side, RESIDENT)
+    return run.block

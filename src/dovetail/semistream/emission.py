@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from dovetail.kernel.probing import Rows, Span
 from dovetail.kernel.runs import Run
 from dovetail.kernel.slices import Sizes, cuts, is_uneven
-from dovetail.semistream.spec import ANTI, LEFT_OUTER, SEMI, SemiStreamSpec
+from dovetail.semistream.spec import ANTI, INNER, LEFT_OUTER, SEMI, SemiStreamSpec
 from dovetail.semistream.table.gathering import sizes_at
 from dovetail.semistream.table.reading import StagedTable
 
 _MOST_PAIRS = 1 << 17
+_NONE: Rows = np.zeros(0, dtype=np.int64)
 
 
 class Source(Protocol):
@@ -74,15 +75,10 @@ class Emission(ABC):
             matched[row] = True
             last = int(row[-1]) if len(row) else done
             # the last row may go on in the next piece
-            settled, done = numbers[done:last], max(done, last)
-            yield from self._emit(rows, chosen, row, position, settled[~matched[settled]], source)
-            if self.spec.how == SEMI:
-                yield from self._stream_rows(rows, chosen[settled[matched[settled]]])
-        settled = numbers[done:]
-        empty = np.zeros(0, dtype=np.int64)
-        yield from self._emit(rows, chosen, empty, empty, settled[~matched[settled]], source)
-        if self.spec.how == SEMI:
-            yield from self._stream_rows(rows, chosen[settled[matched[settled]]])
+            settled, done = slice(done, last), max(done, last)
+            known = numbers[settled], matched[settled]
+            yield from self._emit(rows, chosen, row, position, known, source)
+        yield from self._emit(rows, chosen, _NONE, _NONE, (numbers[done:], matched[done:]), source)
 
     def _meet(
         self, rows: pa.RecordBatch, chosen: Rows, low: Rows, high: Rows, source: Source,
@@ -101,13 +97,11 @@ class Emission(ABC):
         span = Span(np.arange(len(chosen)), low, high)
         for row, position in self._pairs(rows, chosen, span, source):
             row, position = self._verified(rows, chosen, row, position, source)
-            hit = np.unique(chosen[row])
-            fresh = hit[~matched[hit]]
-            matched[hit] = True
-            none = np.zeros(0, dtype=np.int64)
-            yield from self._emit(rows, chosen, row, position, none, source)
-            if self.spec.how == SEMI:
-                yield from self._stream_rows(rows, fresh)
+            hit = np.unique(row)
+            fresh = hit[~matched[chosen[hit]]]
+            matched[chosen[fresh]] = True
+            known = fresh, np.ones(len(fresh), dtype=np.bool_)
+            yield from self._emit(rows, chosen, row, position, known, source)
 
     def _leave(self, rows: pa.RecordBatch, matched: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
         """Emit the rows without a match, once rows have met the whole table."""
@@ -115,11 +109,8 @@ class Emission(ABC):
             yield from self._unmatched(rows, np.flatnonzero(~matched))
 
     def _unmatched(self, rows: pa.RecordBatch, chosen: Rows) -> Iterator[pa.RecordBatch]:
-        if self.spec.how == ANTI:
-            yield from self._stream_rows(rows, chosen)
-        elif self.spec.how == LEFT_OUTER:
-            none = np.zeros(0, dtype=np.int64)
-            yield from self._emit(rows, chosen, none, none, np.arange(len(chosen)), self.table)
+        known = np.arange(len(chosen)), np.zeros(len(chosen), dtype=np.bool_)
+        yield from self._emit(rows, chosen, _NONE, _NONE, known, self.table)
 
     def _verified(
         self, rows: pa.RecordBatch, chosen: Rows, row: Rows, position: Rows, source: Source
@@ -142,17 +133,18 @@ class Emission(ABC):
         return (row, position) if mask is None else (row[mask], position[mask])
 
     def _emit(
-        self, rows: pa.RecordBatch, chosen: Rows, row: Rows, position: Rows, unmatched: Rows,
-        source: Source,
+        self, rows: pa.RecordBatch, chosen: Rows, row: Rows, position: Rows,
+        known: tuple[Rows, NDArray[np.bool_]], source: Source,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Pairs, and rows known to have none, merged in the order of `chosen`."""
-        how = self.spec.how
-        if how == SEMI:
+        """Pairs, and rows of which it is known now whether they match, in the order of `chosen`."""
+        how, (settled, matched) = self.spec.how, known
+        if how in (SEMI, ANTI):
+            yield from self._stream_rows(rows, chosen[settled[matched == (how == SEMI)]])
             return
-        if how == ANTI:
-            yield from self._stream_rows(rows, chosen[unmatched])
+        if how == INNER and not len(row):
             return
-        if how == LEFT_OUTER and len(unmatched):
+        if how == LEFT_OUTER and not matched.all():
+            unmatched = settled[~matched]
             row = np.concatenate([row, unmatched])
             position = np.concatenate([position, np.full(len(unmatched), -1)])
             order = np.argsort(row, kind="stable")

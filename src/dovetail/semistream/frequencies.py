@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.semistream.base import SemiStreamJoin
+from dovetail.semistream.cache.parts import firsts_of
 from dovetail.semistream.shedding import (
     Counts,
     Frequencies,
@@ -79,12 +80,12 @@ def _remembered(
         yield from operator.make_room_for(held, size, _WHAT)
         entries = _read(exact, size)
         if entries is not None and not len(entries) % 2:
-            return Frequencies.counted(*np.split(entries, 2))
+            return Frequencies(*np.split(entries, 2))
     elif limit is not None and _size(sketch := table.directory / _sketch(limit)) is not None:
         yield from operator.make_room_for(held, limit, _WHAT)
         counters = _read(sketch, SketchedFrequencies.size(limit))
         if counters is not None:
-            return SketchedFrequencies.counted(counters)
+            return SketchedFrequencies(limit, counters)
     held.resize(0)
     return None
 
@@ -94,17 +95,21 @@ def _learned(
 ) -> Generator[pa.RecordBatch, None, FrequencyLookup]:
     table, limit = operator.table, most_bytes(operator.ctx.budget.total_bytes)
     pages = max(1, operator.working_bytes // _COPIES // (CODE_BYTES * table.page_rows))
-    with table.uncounted():
-        distinct = sum(len(codes) for codes, _ in _counted(table, pages))
+    distinct = sum(len(codes) for codes, _ in _counted(table, pages))
     if limit is None or _ENTRY_BYTES * distinct <= limit:
         yield from operator.make_room_for(held, _ENTRY_BYTES * distinct, _WHAT)
-        with table.uncounted():
-            exact = _exact(table, pages, distinct)
-        _write(table.directory / _EXACT, *exact.entries)
+        exact = Frequencies(np.empty(distinct, dtype=np.int64), np.empty(distinct, dtype=np.int64))
+        at = 0
+        for codes, counts in _counted(table, pages):
+            some = slice(at, at + len(codes))
+            exact.codes[some], exact.counts[some] = codes, counts
+            at = some.stop
+        _write(table.directory / _EXACT, exact.codes, exact.counts)
         return exact
     yield from operator.make_room_for(held, limit, _WHAT)
-    with table.uncounted():
-        sketch = _sketched(table, pages, limit)
+    sketch = SketchedFrequencies(limit)
+    for stored in _pieces(table, pages):
+        sketch.add(stored)
     _write(table.directory / _sketch(limit), sketch.counters)
     return sketch
 
@@ -129,20 +134,12 @@ class Worth:
         return (counts == 0).astype(np.int64) if self._how == ANTI else counts
 
 
-def _exact(table: StagedTable, pages: int, distinct: int) -> Frequencies:
-    codes, counts = np.empty(distinct, dtype=np.int64), np.empty(distinct, dtype=np.int64)
-    at = 0
-    for piece, count in _counted(table, pages):
-        codes[at : at + len(piece)], counts[at : at + len(piece)] = piece, count
-        at += len(piece)
-    return Frequencies.counted(codes, counts)
-
-
-def _sketched(table: StagedTable, pages: int, nbytes: int) -> SketchedFrequencies:
-    sketch = SketchedFrequencies(nbytes)
+def _pieces(table: StagedTable, pages: int) -> Iterator[Codes]:
+    """All codes of a table, of so many pages at a time; not counted as reading of the join."""
     for first in range(0, table.pages, pages):
-        sketch.add(table.codes(first, min(first + pages, table.pages)))
-    return sketch
+        with table.uncounted():
+            stored = table.codes(first, min(first + pages, table.pages))
+        yield stored
 
 
 def _counted(table: StagedTable, pages: int) -> Iterator[tuple[Codes, Counts]]:
@@ -151,9 +148,8 @@ def _counted(table: StagedTable, pages: int) -> Iterator[tuple[Codes, Counts]]:
     A code that goes on in the next piece comes with that one, so that it comes once.
     """
     kept, more = np.zeros(0, dtype=np.int64), 0  # the last code of the piece before, if it is open
-    for first in range(0, table.pages, pages):
-        stored = table.codes(first, min(first + pages, table.pages))
-        starts = np.flatnonzero(np.diff(stored, prepend=~stored[:1]))
+    for stored in _pieces(table, pages):
+        starts = firsts_of(stored)
         codes, counts = stored[starts], np.diff(starts, append=len(stored))
         if len(kept) and kept[0] == codes[0]:
             counts[0] += more

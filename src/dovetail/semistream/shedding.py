@@ -14,15 +14,16 @@ What is shed is the caller's to store or to count. Here nothing is kept from one
 """
 
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.keys import Codes
+from dovetail.semistream.cache.parts import firsts_of
 
 Rows = NDArray[np.int64]
 Counts = NDArray[np.int64]
@@ -31,21 +32,11 @@ _SKETCH_LEAST_BUCKETS = 3
 _COUNTER_BYTES = 8
 # drawn once, the factors odd
 _SKETCH_FACTORS = np.array(
-    [
-        0xF520CB059AFFE73,
-        0x69D09E93D9E18E01,
-        0x4FDCAC3157EE7463,
-        0x1CC597659D15CCA9,
-    ],
+    [0xF520CB059AFFE73, 0x69D09E93D9E18E01, 0x4FDCAC3157EE7463, 0x1CC597659D15CCA9],
     dtype=np.uint64,
 )
 _SKETCH_ADDENDS = np.array(
-    [
-        0xD659CC45CA9F5307,
-        0x4A8402502BAF1391,
-        0x93DA4566A0A9FF4C,
-        0x8C6AE8A7FA6FB572,
-    ],
+    [0xD659CC45CA9F5307, 0x4A8402502BAF1391, 0x93DA4566A0A9FF4C, 0x8C6AE8A7FA6FB572],
     dtype=np.uint64,
 )
 
@@ -57,63 +48,48 @@ class FrequencyLookup(Protocol):
         """For each code, how many rows of the relation have it, or an estimate of that."""
 
 
-class Shedder(ABC):
-    """A strategy. It has no state, so that one object serves any number of streams."""
-
-    def kept(
-        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
-    ) -> Rows:
-        """The numbers of the rows to keep, in ascending order: `w` of them, or all if fewer came.
-
-        `codes` are those of the rows of one interval, in the order of their arrival.
-        """
-        if w < 0:
-            raise ArgumentError(f"w is how many rows to keep, 0 or more, not {w}")
-        if w >= len(codes):
-            return np.arange(len(codes))
-        if w == 0:
-            return np.zeros(0, dtype=np.int64)
-        return np.sort(self._choose(codes, w, frequencies, rng))
-
-    @abstractmethod
-    def _choose(
-        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
-    ) -> Rows:
-        """The same in any order; `w` is at least 1 and less than there are rows."""
+Strategy = Callable[[Codes, int, FrequencyLookup, np.random.Generator], Rows]
 
 
-class KeepFirst(Shedder):
+def rows_to_keep(
+    strategy: str, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
+) -> Rows:
+    """The numbers of the rows to keep, in ascending order: `w` of them, or all if fewer came.
+
+    `codes` are those of the rows of one interval, in the order of their arrival.
+    """
+    if w < 0:
+        raise ArgumentError(f"w is how many rows to keep, 0 or more, not {w}")
+    if w >= len(codes):
+        return np.arange(len(codes))
+    if w == 0:
+        return np.zeros(0, dtype=np.int64)
+    return np.sort(SHEDDERS[strategy](codes, w, frequencies, rng))
+
+
+# Each of them in any order; `w` is at least 1 and less than there are rows.
+
+
+def _first(_codes: Codes, w: int, _frequencies: FrequencyLookup, _rng: np.random.Generator) -> Rows:
     """The first `w` rows; needs neither frequencies nor chance."""
-
-    def _choose(
-        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
-    ) -> Rows:
-        return np.arange(w)
+    return np.arange(w)
 
 
-class UniformSample(Shedder):
+def _sample(codes: Codes, w: int, _frequencies: FrequencyLookup, rng: np.random.Generator) -> Rows:
     """Every set of `w` rows is as likely as any other."""
-
-    def _choose(
-        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
-    ) -> Rows:
-        return rng.choice(len(codes), w, replace=False, shuffle=False)
+    return rng.choice(len(codes), w, replace=False, shuffle=False)
 
 
-class TopW(Shedder):
+def _top(codes: Codes, w: int, frequencies: FrequencyLookup, _rng: np.random.Generator) -> Rows:
     """The `w` rows with the most matches; of rows with equally many, the earliest."""
-
-    def _choose(
-        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
-    ) -> Rows:
-        counts = frequencies.of(codes)
-        least = np.partition(counts, len(counts) - w)[len(counts) - w]
-        above = np.flatnonzero(counts > least)
-        level = np.flatnonzero(counts == least)[: w - len(above)]
-        return np.concatenate([above, level])
+    counts = frequencies.of(codes)
+    least = np.partition(counts, len(counts) - w)[len(counts) - w]
+    above = np.flatnonzero(counts > least)
+    level = np.flatnonzero(counts == least)[: w - len(above)]
+    return np.concatenate([above, level])
 
 
-class ClusterSample(Shedder):
+def _cluster(codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator) -> Rows:
     """At random, with chances that are proportional to f_R exactly.
 
     A row's chance of being kept is `w * f_R / (sum of f_R)`. Where that would exceed 1 the row is
@@ -126,39 +102,26 @@ class ClusterSample(Shedder):
     long as its f_R, and `w` marks at equal distances say which are kept. In integers, so that
     rounding takes no part.
     """
-
-    def _choose(
-        self, codes: Codes, w: int, frequencies: FrequencyLookup, rng: np.random.Generator
-    ) -> Rows:
-        counts = frequencies.of(codes)
-        matched = np.flatnonzero(counts > 0)
-        if len(matched) <= w:
-            rest = rng.choice(np.flatnonzero(counts <= 0), w - len(matched), replace=False)
-            return np.concatenate([matched, rest])
-        descending = matched[np.argsort(-counts[matched], kind="stable")]
-        certain = _certain(counts[descending], w)
-        others = rng.permutation(descending[certain:])
-        marked = _systematic(counts[others], w - certain, rng)
-        return np.concatenate([descending[:certain], others[marked]])
+    counts = frequencies.of(codes)
+    matched = np.flatnonzero(counts > 0)
+    if len(matched) <= w:
+        rest = rng.choice(np.flatnonzero(counts <= 0), w - len(matched), replace=False)
+        return np.concatenate([matched, rest])
+    descending = matched[np.argsort(-counts[matched], kind="stable")]
+    certain = _certain(counts[descending], w)
+    others = rng.permutation(descending[certain:])
+    marked = _systematic(counts[others], w - certain, rng)
+    return np.concatenate([descending[:certain], others[marked]])
 
 
-SHEDDERS: dict[str, Shedder] = {
-    "keep": KeepFirst(),
-    "sample": UniformSample(),
-    "topw": TopW(),
-    "cluster": ClusterSample(),
+SHEDDERS: dict[str, Strategy] = {
+    "keep": _first,
+    "sample": _sample,
+    "topw": _top,
+    "cluster": _cluster,
 }
 
 WEIGHING = ("topw", "cluster")  #: the strategies that ask for f_R
-
-
-def shedder(name: str) -> Shedder:
-    """The strategy of that name."""
-    if name not in SHEDDERS:
-        raise ArgumentError(
-            f"there is no shedding strategy {name!r}; there are {', '.join(SHEDDERS)}"
-        )
-    return SHEDDERS[name]
 
 
 def _certain(descending: Counts, w: int) -> int:
@@ -186,35 +149,19 @@ def _systematic(counts: Counts, w: int, rng: np.random.Generator) -> Rows:
 # -- how often a code occurs --------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Frequencies:
-    """Exact f_R: the different codes of the relation and how often each occurs."""
+    """Exact f_R: the different codes of the relation, in order, and how often each occurs."""
 
-    def __init__(self, sorted_codes: Codes) -> None:
-        """From the codes of all rows of the relation, in ascending order."""
-        self._codes, self._counts = _distinct(sorted_codes)
-
-    @classmethod
-    def counted(cls, codes: Codes, counts: Counts) -> Self:
-        """From the different codes, in ascending order, and how often each occurs."""
-        made = cls(codes[:0])
-        made._codes, made._counts = codes, counts
-        return made
-
-    @property
-    def entries(self) -> tuple[Codes, Counts]:
-        """The facts that `counted` takes."""
-        return self._codes, self._counts
-
-    @property
-    def nbytes(self) -> int:
-        return self._codes.nbytes + self._counts.nbytes
+    codes: Codes
+    counts: Counts
 
     def of(self, codes: Codes) -> Counts:
         """For each code, how many rows of the relation have it; 0 if none does."""
-        if not len(self._codes):
+        if not len(self.codes):
             return np.zeros(len(codes), dtype=np.int64)
-        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        return np.where(self._codes[places] == codes, self._counts[places], 0)
+        places = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
+        return np.where(self.codes[places] == codes, self.counts[places], 0)
 
 
 class SketchedFrequencies:
@@ -232,26 +179,24 @@ class SketchedFrequencies:
     other, nor from those that do not occur, unless the budget is ample.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
-        """`budget_bytes` bounds the sketch, not the working memory of `add` and `of`."""
+    def __init__(self, budget_bytes: int, counters: Counts | None = None) -> None:
+        """`budget_bytes` bounds the sketch, not the working memory of `add` and `of`.
+
+        `counters`: of another in this budget, which counted the same way (`hashing`).
+        """
         buckets = budget_bytes // (_SKETCH_ROWS * _COUNTER_BYTES)
         if buckets < _SKETCH_LEAST_BUCKETS:
             least = _SKETCH_LEAST_BUCKETS * _SKETCH_ROWS * _COUNTER_BYTES
             raise ArgumentError(
                 f"a sketch of f_R needs at least {least} bytes, and {budget_bytes} were given"
             )
-        self._counters: Counts = np.zeros((_SKETCH_ROWS, buckets), dtype=np.int64)
-
-    @classmethod
-    def counted(cls, counters: Counts) -> Self:
-        """From the `counters` of another, which counted the same way (`hashing`)."""
-        made = cls(_SKETCH_LEAST_BUCKETS * _SKETCH_ROWS * _COUNTER_BYTES)
-        made._counters = counters.reshape(_SKETCH_ROWS, -1)
-        return made
+        if counters is None:
+            counters = np.zeros(_SKETCH_ROWS * buckets, dtype=np.int64)
+        self.counters = counters.reshape(_SKETCH_ROWS, buckets)
 
     @staticmethod
     def size(budget_bytes: int) -> int:
-        """The `nbytes` of a sketch in this budget."""
+        """The bytes of the counters of a sketch in this budget."""
         row = _SKETCH_ROWS * _COUNTER_BYTES
         return budget_bytes // row * row
 
@@ -260,24 +205,17 @@ class SketchedFrequencies:
         """Names the hash functions: where it differs, counters mean something else."""
         return zlib.crc32(_SKETCH_FACTORS.tobytes() + _SKETCH_ADDENDS.tobytes())
 
-    @property
-    def counters(self) -> Counts:
-        return self._counters
-
-    @property
-    def nbytes(self) -> int:
-        return self._counters.nbytes
-
     def add(self, sorted_codes: Codes) -> None:
         """Count the codes of more rows of the relation, in ascending order within the call."""
-        codes, counts = _distinct(sorted_codes)
-        for row, buckets in zip(self._counters, self._buckets(codes), strict=True):
+        starts = firsts_of(sorted_codes)
+        codes, counts = sorted_codes[starts], np.diff(starts, append=len(sorted_codes))
+        for row, buckets in zip(self.counters, self._buckets(codes), strict=True):
             np.add.at(row, buckets, counts)
 
     def of(self, codes: Codes) -> Counts:
         """For each code, at least as many rows as the relation has of it."""
         found = np.full(len(codes), np.iinfo(np.int64).max)
-        for row, buckets in zip(self._counters, self._buckets(codes), strict=True):
+        for row, buckets in zip(self.counters, self._buckets(codes), strict=True):
             np.minimum(found, row[buckets], out=found)
         return found
 
@@ -287,16 +225,8 @@ class SketchedFrequencies:
         With an odd factor and any addend, both at random, two codes meet with a probability of no
         more than 1 / buckets.
         """
-        width = np.uint64(self._counters.shape[1])
+        width = np.uint64(self.counters.shape[1])
         half = np.uint64(32)
         for factor, addend in zip(_SKETCH_FACTORS, _SKETCH_ADDENDS, strict=True):
             hashed = codes.view(np.uint64) * factor + addend
             yield (((hashed >> half) * width) >> half).view(np.int64)
-
-
-def _distinct(sorted_codes: Codes) -> tuple[Codes, Counts]:
-    """The different codes and how often each occurs."""
-    first = np.ones(len(sorted_codes), dtype=np.bool_)
-    np.not_equal(sorted_codes[1:], sorted_codes[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    return sorted_codes[starts], np.diff(starts, append=len(sorted_codes))

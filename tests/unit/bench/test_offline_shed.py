@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import ArgumentError
-from dovetail.semistream.shedding import SHEDDERS, Frequencies
+from dovetail.semistream.shedding import Frequencies, rows_to_keep
 from dovetail_bench.mesh.offline_shed import optimal_loss, optimal_losses
 
 
@@ -35,13 +35,13 @@ def least_loss_of_all(counts: list[int], w: int, c_loop: int, first_request: int
 
 
 def topw_loss(counts: list[int], w: int, c_loop: int) -> int:
-    relation = Frequencies(np.repeat(np.arange(len(counts)), counts))
+    relation = Frequencies(np.arange(len(counts)), np.array(counts))
     codes = np.arange(len(counts))
     rng = np.random.default_rng(1)
     kept = 0
     for start in range(0, len(codes), c_loop):
         interval = codes[start : start + c_loop]
-        rows = SHEDDERS["topw"].kept(interval, w, relation, rng)
+        rows = rows_to_keep("topw", interval, w, relation, rng)
         kept += int(relation.of(interval[rows]).sum())
     return sum(counts) - kept
 

@@ -23,6 +23,7 @@ from dovetail.multiway import (
     multiway_spec,
 )
 from dovetail.multiway.mjoin import MJoin
+from dovetail_bench.miner.counting import count_only
 
 MakeJoin = Callable[..., MultiWayJoin]
 
@@ -218,7 +219,7 @@ def test_join_when_rows_fill_the_budget_then_they_make_room_for_blocks(
     assert filled > 0.75, "memory that only blocks need is not kept from rows"
     list(join.poll(1))
     assert join.status() is Status.MORE
-    assert join.ctx.budget.components["outer"] >= join.block_room_bytes
+    assert join.ctx.budget.components["outer"] >= join.room.least_bytes
     assert sum(map(len, join.tables)) < held
     list(join.push(0, rows[0].slice(0, 1)))
     assert join.ctx.budget.components["outer"] == 0
@@ -234,7 +235,7 @@ def test_count_only_when_asked_for_then_emits_as_many_rows_without_columns(
     for only in (False, True):
         join = make_join(algorithm, chain_of(rows), BUDGET)
         if only:
-            join.count_only()
+            count_only(join)
         results = [*feed(join, rows, 10), *drain(join)]
         assert join.ctx.counters.flushed_rows > 0
         found.append((count(results), sum(join.ctx.counters.rows_out.values())))
@@ -289,7 +290,7 @@ def test_miner_when_a_relation_makes_little_of_its_rows_then_others_get_the_memo
         join = make_join(
             "miner", spec, 3 * MIN_BYTES_PER_INPUT, MinerOptions(weighing=weighing)
         )  # fmt: skip
-        join.count_only()
+        count_only(join)
         online[weighing] = count(feed(join, rows, 20))
         assert join.ctx.counters.flushed_rows > 0
         sizes = [len(table) for table in join.tables]
@@ -399,7 +400,7 @@ def test_cleanup_when_inputs_are_larger_than_memory_then_reads_them_as_seldom_as
     rows = random_chain(3, 4_000, 4_000, 100)
     budget = sum(relation.nbytes for relation in rows) // 5
     join = make_join("miner", chain_of(rows), budget, None)
-    join.count_only()
+    count_only(join)
     found = count(feed(join, rows, 100))
     join.ctx.counters.blocks_read = 0
     found += count(drain(join))
@@ -429,7 +430,7 @@ def test_cleanup_when_a_star_has_more_inputs_then_reads_no_more_than_in_proporti
             [(f"r0.a{i}", f"r{i}.a{i}") for i in range(1, inputs)],
         )
         join = make_join("miner", spec, inputs * MIN_BYTES_PER_INPUT)
-        join.count_only()
+        count_only(join)
         found = count(feed(join, rows, 10))
         assert all(size > 20 for size in join.cells[0].sizes)
         join.ctx.counters.blocks_read = 0
@@ -456,7 +457,7 @@ def test_cleanup_when_an_input_re_opens_then_finds_what_it_wrote_in_memory(
         join = make_join("miner", chain_of(rows), BUDGET, MinerOptions(keep_copies=keep))
         feed(join, [rows[0].slice(0, 0), rows[1], rows[2].slice(0, 0)], 5)
         feed(join, [rows[0].slice(0, 4), rows[1].slice(0, 0), rows[2].slice(0, 4)], 5)
-        while join.ctx.budget.used_bytes + join.block_room_bytes > BUDGET:
+        while join.ctx.budget.used_bytes + join.room.least_bytes > BUDGET:
             assert join._make_room()  # else copies would have to go for blocks
         assert count(drain(join)) > 0
         assert join.ctx.counters.flushed_rows > 0

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.semistream.inl import operator as inl_module
 from dovetail.semistream.inl.operator import IndexNestedLoops
-from support.semistream import Bench
+from support.semistream import Bench, by_age
 
 MakeBench = Callable[..., Bench]
 
@@ -24,7 +24,7 @@ def inl(bench: Bench) -> IndexNestedLoops:
 
 def pool(bench: Bench) -> list[int]:
     """The leaves in the pool, the one that goes first in front."""
-    return inl(bench)._pool.by_age()
+    return by_age(inl(bench)._pool)
 
 
 @pytest.fixture
@@ -262,5 +262,5 @@ def test_restore_when_a_row_came_before_then_the_order_goes_on(make_bench: MakeB
     bench = make_bench("inl", TABLE, page_rows=10, ordered=True)
     bench.feed([4, 2])
     bench.restore()
-    assert inl(bench)._arrived == 2
+    assert inl(bench).arrived == 2
     assert bench.feed([98, 0]) == [(2, 49), (3, 0)]

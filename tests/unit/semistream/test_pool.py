@@ -8,6 +8,7 @@ from dovetail.kernel.memory import Budget
 from dovetail.semistream.inl import pool as pool_module
 from dovetail.semistream.inl.leaves import Lot
 from dovetail.semistream.inl.pool import OBJECT_BYTES, Pool
+from support.semistream import by_age
 
 LEAF_ROWS = 512
 LEAF_BYTES = 16 * LEAF_ROWS  # a code and a number
@@ -41,14 +42,14 @@ def test_leaves_when_the_pool_is_full_then_the_oldest_go_for_those_that_fit() ->
     assert read(pool, 10, 11, 12, 13, 14, 15) == 6
     pool.begin()
     assert pool.use(np.array([9, 11, 14])).tolist() == [False, True, True]
-    assert pool.by_age() == [10, 12, 13, 15, 11, 14]
+    assert by_age(pool) == [10, 12, 13, 15, 11, 14]
     assert read(pool, 1, 2, 3) == 3
-    assert pool.by_age() == [12, 13, 15, 11, 14, 1, 2, 3]
+    assert by_age(pool) == [12, 13, 15, 11, 14, 1, 2, 3]
     assert read(pool, 4, 5, 6, 7) == 3  # all others were used by the rows at hand
-    assert pool.by_age() == [11, 14, 1, 2, 3, 4, 5, 6]
+    assert by_age(pool) == [11, 14, 1, 2, 3, 4, 5, 6]
     pool.begin()
     assert read(pool, 20) == 1
-    assert pool.by_age() == [14, 1, 2, 3, 4, 5, 6, 20]
+    assert by_age(pool) == [14, 1, 2, 3, 4, 5, 6, 20]
 
 
 def test_lots_when_leaves_went_then_take_no_more_than_is_reserved() -> None:
@@ -62,10 +63,10 @@ def test_lots_when_leaves_went_then_take_no_more_than_is_reserved() -> None:
     assert len(pool) == 64
     found = [
         (int(leaf), lot.codes[begin], lot.rows.column(0)[int(begin)].as_py())
-        for lot, leaves in pool.lots_of(np.sort(pool.by_age()))
+        for lot, leaves in pool.lots_of(np.sort(by_age(pool)))
         for leaf, begin in zip(leaves, lot.begins(leaves), strict=True)
     ]
-    assert sorted(found) == [(n, n * LEAF_ROWS, n * LEAF_ROWS) for n in sorted(pool.by_age())]
+    assert sorted(found) == [(n, n * LEAF_ROWS, n * LEAF_ROWS) for n in sorted(by_age(pool))]
 
 
 def test_lots_when_leaves_come_one_by_one_then_are_put_together(
@@ -77,7 +78,7 @@ def test_lots_when_leaves_come_one_by_one_then_are_put_together(
         pool.begin()
         read(pool, number)
         assert len(pool._lots) <= 10
-    assert pool.by_age() == list(range(160, 200))
+    assert by_age(pool) == list(range(160, 200))
 
 
 def test_room_when_others_hold_the_budget_then_is_for_as_many_as_fit() -> None:
@@ -87,10 +88,10 @@ def test_room_when_others_hold_the_budget_then_is_for_as_many_as_fit() -> None:
     pool.begin()
     pool.use(np.array([1, 2, 3]))
     assert read(pool, 5) == 0
-    assert pool.by_age() == [1, 2, 3]
+    assert by_age(pool) == [1, 2, 3]
     pool.forget_oldest()
     pool.check()
-    assert pool.by_age() == [2, 3]
+    assert by_age(pool) == [2, 3]
 
 
 def test_leaves_when_larger_than_expected_then_stay_only_if_they_fit() -> None:
@@ -104,5 +105,5 @@ def test_leaves_when_larger_than_expected_then_stay_only_if_they_fit() -> None:
     room = pool.room_for(8, LEAF_BYTES // 2)
     pool.add(lot_of(*range(8, 16)), room, LEAF_BYTES // 2)
     pool.check()
-    assert 8 in pool.by_age()
-    assert 15 not in pool.by_age()
+    assert 8 in by_age(pool)
+    assert 15 not in by_age(pool)

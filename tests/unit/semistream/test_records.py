@@ -86,7 +86,7 @@ def test_table_when_rows_are_picked_out_then_are_those_rows(
     table = StagedTable(directory, rows.schema, release_bytes)
     positions = np.array([at for at in chosen if at < rows.num_rows], dtype=np.int64)
     found = table.take(positions)
-    assert table._touched_bytes <= release_bytes
+    assert table.mapped.touched_bytes <= release_bytes
     table.close()
     found.validate(full=True)
     wanted = rows.take(pa.array(positions, mask=positions < 0))
@@ -121,7 +121,7 @@ def test_table_when_some_rows_are_very_wide_then_little_is_read_at_a_time(
     assert max(sizes) < 2 * recordfile.READ_BYTES
     everything = table.take(np.arange(3_000))
     assert everything.equals(rows)
-    assert table._touched_bytes <= release_bytes
+    assert table.mapped.touched_bytes <= release_bytes
     table.close()
 
 

@@ -110,7 +110,7 @@ def test_pages_when_every_one_has_a_row_then_are_read_once_in_order(
 ) -> None:
     """Under load this is a shared sequential scan, in stretches that may stay mapped."""
     bench = make_bench("seek-uncached", SPARSE, page_rows=PAGE_ROWS, budget_bytes=400_000)
-    bench.operator.table.release_bytes = 5_000
+    bench.operator.table.mapped.most_bytes = 5_000
     seek(bench)._piece_pages = 5_000 // (8 * PAGE_ROWS)
     ranges = reads(bench)
     bench.feed(np.random.default_rng(0).permutation(np.arange(1, 10_000, 4)).tolist())
@@ -118,7 +118,7 @@ def test_pages_when_every_one_has_a_row_then_are_read_once_in_order(
     assert ranges == sorted(ranges)
     assert sum(stop - first for first, stop in ranges) <= 500 + len(ranges)
     for first, stop in ranges:
-        assert 8 * PAGE_ROWS * (stop - first) <= bench.operator.table.release_bytes
+        assert 8 * PAGE_ROWS * (stop - first) <= bench.operator.table.mapped.most_bytes
     bench.assert_exactly_once()
 
 

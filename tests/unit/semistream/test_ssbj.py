@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dovetail.semistream.cache.parts import KEY_BYTES
-from dovetail.semistream.scan.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
+from dovetail.semistream.scan.phases import Incrementing, PhaseOut, Switching
+from dovetail.semistream.scan.ssbj import Ssbj
 from support.semistream import Bench, Result
 
 MakeBench = Callable[..., Bench]
@@ -31,6 +32,14 @@ def the_papers_inequality(monkeypatch: pytest.MonkeyPatch) -> None:
 def ssbj(bench: Bench) -> Ssbj:
     assert isinstance(bench.operator, Ssbj)
     return bench.operator
+
+
+def being_switched(bench: Bench) -> list[list[int]]:
+    """The values that are being switched, with their m and n; empty if there are none."""
+    phase = ssbj(bench).phase
+    if not isinstance(phase, Switching) or not len(phase.keys):
+        return []
+    return [column.tolist() for column in (phase.keys, phase.m, phase.n)]
 
 
 def open_ssbj(
@@ -81,11 +90,11 @@ def cycle(bench: Bench, keys: Sequence[int], carrier: int = CARRIER) -> list[Res
 @pytest.mark.parametrize("b", [1, 3, 1_000])
 def test_state_when_cycles_pass_then_the_three_take_turns(make_bench: MakeBench, b: int) -> None:
     bench = open_ssbj(make_bench, b=b)
-    states = [ssbj(bench).state]
+    states = [type(ssbj(bench).phase)]
     for _ in range(7):
         cycle(bench, [])
-        states.append(ssbj(bench).state)
-    assert states == [INCREMENTING, SWITCHING, PHASE_OUT] * 2 + [INCREMENTING, SWITCHING]
+        states.append(type(ssbj(bench).phase))
+    assert states == [Incrementing, Switching, PhaseOut] * 2 + [Incrementing, Switching]
     assert cached(bench) == {}
     bench.assert_exactly_once()
 
@@ -126,15 +135,14 @@ def test_value_when_as_in_figure_3_then_switches_if_it_takes_less_in_the_cache(
     bench = open_ssbj(make_bench, factor=factor, row_bytes=row_bytes, b=b)
     requests = [10, 20, 30] * 3
     cycle(bench, requests)
-    assert ssbj(bench).state == SWITCHING
-    chosen = ssbj(bench)._chosen
-    codes = [] if chosen is None else chosen[0].tolist()
+    assert isinstance(ssbj(bench).phase, Switching)
+    chosen = being_switched(bench)
+    codes, *counts = chosen or [[], [], []]
     assert codes == sorted(switched)
-    assert chosen is None or chosen[1].tolist() == [switched[code] for code in codes]
-    assert chosen is None or chosen[2].tolist() == [3] * len(codes)
+    assert counts == [[switched[code] for code in codes], [3] * len(codes)]
     assert cached(bench) == {}
     cycle(bench, requests)
-    assert ssbj(bench).state == PHASE_OUT
+    assert isinstance(ssbj(bench).phase, PhaseOut)
     assert cached(bench) == switched
     cycle(bench, requests)
     bench.assert_exactly_once()
@@ -145,26 +153,25 @@ def test_n_when_rows_come_in_several_packets_of_a_cycle_then_is_their_sum(
 ) -> None:
     """One row of part 30 in each of three packets is no different from three in one."""
     bench = open_ssbj(make_bench, b=1)
-    while ssbj(bench).state != PHASE_OUT:
+    while not isinstance(ssbj(bench).phase, PhaseOut):
         step(bench, [CARRIER])
     for keys in ([CARRIER], [30], [30], [CARRIER], [30]):
         step(bench, keys)  # from the second page on, so they leave in the next cycle
-    while ssbj(bench).state != SWITCHING:
+    while not isinstance(ssbj(bench).phase, Switching):
         step(bench, [CARRIER])
-    chosen = ssbj(bench)._chosen
-    assert chosen is not None
-    assert [column.tolist() for column in chosen] == [[30], [2], [3]]
+    chosen = being_switched(bench)
+    assert chosen == [[30], [2], [3]]
 
 
 def test_value_when_it_waits_in_another_state_then_is_not_noted(make_bench: MakeBench) -> None:
     bench = open_ssbj(make_bench)
     cycle(bench, [])
-    assert ssbj(bench).state == SWITCHING
+    assert isinstance(ssbj(bench).phase, Switching)
     cycle(bench, [30] * 9)
     cycle(bench, [30] * 9)
-    assert ssbj(bench).state == INCREMENTING
+    assert isinstance(ssbj(bench).phase, Incrementing)
     cycle(bench, [])
-    assert ssbj(bench)._chosen is None
+    assert not being_switched(bench)
     assert cached(bench) == {}
 
 
@@ -178,7 +185,7 @@ def test_frequent_value_when_phase_out_begins_then_its_rows_come_at_once(
     bench = open_ssbj(make_bench, b=1)
     cycle(bench, [30] * 5)
     before = cycle(bench, [30] * 5)
-    assert ssbj(bench).state == PHASE_OUT
+    assert isinstance(ssbj(bench).phase, PhaseOut)
     assert cached(bench) == {30: 2}
     row = len(bench.keys)
     assert sorted(r for r in step(bench, [30]) if r[0] == row) == [(row, 47), (row, 48)]
@@ -363,14 +370,14 @@ def test_restore_when_the_switching_buffer_finds_no_room_then_is_without_it(
     make_bench: MakeBench,
 ) -> None:
     bench = open_ssbj(make_bench, b=3, budget_bytes=2_000_000)
-    while ssbj(bench)._chosen is None or not ssbj(bench)._buffer:
+    while not being_switched(bench) or not ssbj(bench).phase.rows:  # type: ignore[attr-defined]
         step(bench, [30] * 4 + [10] * 9 + [CARRIER])
     bench.budget_bytes = 270_000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ssbj, "_room", lambda _: 100)
         bench.restore()
-    assert ssbj(bench)._chosen is None
-    assert ssbj(bench).state == SWITCHING
+    assert not being_switched(bench)
+    assert isinstance(ssbj(bench).phase, Switching)
     bench.assert_exactly_once()
 
 
@@ -430,9 +437,7 @@ def test_input_when_the_cache_leaves_no_room_for_it_then_the_cache_gives_way(
     operator.cache.evict(
         [np.zeros(len(part.keys), dtype=np.bool_) for part in operator.cache.parts]
     )
-    operator._chosen, operator._buffer, operator._notes = None, [], []
-    operator._buffered.resize(0)
-    operator._noted.resize(0)
+    operator.phase.give_up()
     operator.cache.admit(keys, np.ones_like(keys), keys, operator.table.take(keys))
     assert operator.cache.nbytes > 200_000
     bench.feed(large)  # of which 137 kB count

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dovetail.semistream.scan.ssbj import INCREMENTING, Ssbj
+from dovetail.semistream.scan.phases import Incrementing
+from dovetail.semistream.scan.ssbj import Ssbj
 from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]
@@ -33,7 +34,7 @@ def run(bench: Bench, cycles: int, hot_share: float, seed: int) -> int:
         hot = rng.random(len(keys)) < hot_share
         keys[hot] = rng.integers(0, HOT, int(hot.sum()))
         bench.feed(keys.tolist())
-        if operator.cycle >= stop - 3 and operator.state == INCREMENTING:
+        if operator.cycle >= stop - 3 and isinstance(operator.phase, Incrementing):
             notes = max(notes, operator.ctx.budget.components.get("notes", 0))
     return notes
 

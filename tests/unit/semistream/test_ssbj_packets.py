@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dovetail.semistream.scan.ssbj import INCREMENTING, PHASE_OUT, SWITCHING, Ssbj
+from dovetail.semistream.scan.phases import Incrementing, PhaseOut, Switching
+from dovetail.semistream.scan.ssbj import Ssbj
 from support.semistream import Bench
 
 MakeBench = Callable[..., Bench]
@@ -78,11 +79,11 @@ def test_w_when_a_switch_makes_it_shrink_within_a_batch_then_no_row_is_lost(
     admit(bench, range(20), 1_000)
     operator = ssbj(bench)
     scan_until(bench, 3, operator.table.pages)
-    assert operator.state == PHASE_OUT
-    while operator.state != INCREMENTING:
+    assert isinstance(operator.phase, PhaseOut)
+    while not isinstance(operator.phase, Incrementing):
         bench.feed([*range(1_000, 1_100)] * 3)
     scan_until(bench, 5, operator.table.pages)
-    assert operator.state == SWITCHING
+    assert isinstance(operator.phase, Switching)
     before, after = drift(bench, 5)
     assert after < before
     assert len(operator.cache) > 50

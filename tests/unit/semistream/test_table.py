@@ -308,19 +308,19 @@ def test_mapping_when_much_of_it_was_touched_then_is_given_back(tmp_path: Path) 
     writer.finish()
     table = StagedTable(tmp_path / "table", rows.schema)
     assert len(table._chunks) > 10
-    table.release_bytes = 2 * max(chunk.length for chunk in table._chunks)
+    table.mapped.most_bytes = 2 * max(chunk.length for chunk in table._chunks)
     for start in range(50):
         table.take(np.array([start]))
-        assert 0 < table._touched_bytes <= table.release_bytes
-    table.release_bytes = 0
+        assert 0 < table.mapped.touched_bytes <= table.mapped.most_bytes
+    table.mapped.most_bytes = 0
     assert ids(table.take(np.array([0, 20, 49]))) == [0, 20, 49]
-    assert table._touched_bytes == 0
+    assert table.mapped.touched_bytes == 0
     table.close()
 
 
 def test_rows_when_the_mapping_was_given_back_then_keep_their_values(table: StagedTable) -> None:
     """What was taken is a copy: it does not look into the file."""
-    table.release_bytes = 0
+    table.mapped.most_bytes = 0
     found = table.take(np.arange(50))
     table.close()
     assert ids(found) == list(range(50))

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.semistream.shedding import SHEDDERS, Frequencies, Shedder
+from dovetail.semistream.shedding import SHEDDERS, Frequencies, rows_to_keep
 from dovetail_bench.measure import WrongResultError
 from dovetail_bench.mesh.offline_shed import optimal_losses
 from dovetail_bench.progress import Reporter
@@ -119,7 +119,7 @@ class Made:
 def make_relation(rows: int, skew: float, rng: np.random.Generator) -> Frequencies:
     """Of that many rows, with keys drawn from a Zipfian distribution over a domain as large."""
     counts = rng.multinomial(rows, _chances(rows, skew))
-    return Frequencies(np.repeat(np.arange(rows), counts))
+    return Frequencies(np.arange(rows), counts)
 
 
 def make_full_relation(rows: int, skew: float) -> Frequencies:
@@ -128,7 +128,7 @@ def make_full_relation(rows: int, skew: float) -> Frequencies:
     That makes it somewhat more than `rows` rows.
     """
     counts = np.maximum(np.rint(rows * _chances(rows, skew)), 1).astype(np.int64)
-    return Frequencies(np.repeat(np.arange(rows), counts))
+    return Frequencies(np.arange(rows), counts)
 
 
 def upper_ends(domain: int, skew: float) -> NDArray[np.float64]:
@@ -142,13 +142,13 @@ def make_stream(rows: int, upper: NDArray[np.float64], rng: np.random.Generator)
 
 
 def results_kept(
-    shedder: Shedder, codes: Codes, c_loop: int, relation: Frequencies, rng: np.random.Generator
+    strategy: str, codes: Codes, c_loop: int, relation: Frequencies, rng: np.random.Generator
 ) -> int:
     """The results of the rows kept when `W` of every `c_loop` rows are."""
     counts = relation.of(codes)
     kept = 0
     for start in range(0, len(codes), c_loop):
-        rows = shedder.kept(codes[start : start + c_loop], W, relation, rng)
+        rows = rows_to_keep(strategy, codes[start : start + c_loop], W, relation, rng)
         kept += int(counts[start + rows].sum())
     return kept
 
@@ -176,8 +176,8 @@ def _measure(setting: Setting, made: Made, config: Config) -> Found:
         rng = np.random.default_rng([config.seed, repetition])
         codes = make_stream(rows, upper, rng)
         counts.append(relation.of(codes))
-        for name, shedder in SHEDDERS.items():
-            kept[name].append(results_kept(shedder, codes, setting.c_loop, relation, rng))
+        for name in SHEDDERS:
+            kept[name].append(results_kept(name, codes, setting.c_loop, relation, rng))
     streams = np.stack(counts)
     whole = streams.sum(axis=1)
     # the join's first request at c_loop, as for the strategies: both hand over equally often

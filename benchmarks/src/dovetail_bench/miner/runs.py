@@ -29,6 +29,7 @@ from dovetail.multiway.keyindex import BYTES_PER_ROW
 from dovetail.multiway.mjoin import MJoin
 from dovetail_bench.diner.simulate import BATCH_ROWS, MOST_WAITING, SILENCE_MS, Costs, Work
 from dovetail_bench.diner.streams import TUPLE_BYTES, Batch, Rng, Times, steady, with_pauses
+from dovetail_bench.miner.counting import count_only
 from dovetail_bench.scratch import block_store
 
 PAPER_ROWS = 100_000  #: of R2 and of R3
@@ -219,7 +220,7 @@ def run(algorithm: str, inputs: Inputs, setting: Setting, buckets: int | None = 
             if buckets is None
             else type("MJoinOfBuckets", (MJoin,), {"buckets": buckets})(inputs.spec, context)
         )
-        join.count_only()
+        count_only(join)
         before = time.process_time()
         found = _Drive(join, inputs, setting).run()
         found.cpu_seconds = time.process_time() - before

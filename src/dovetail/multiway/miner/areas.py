@@ -20,7 +20,7 @@ that was flushed from; the other one then grows with every row that comes into i
 there are, and its outermost rows go for want of others, however good they are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -139,13 +139,9 @@ class Areas:
 
     def facts(self) -> dict[str, Any]:
         """The facts for a snapshot: all but the numbers of rows, which are counted again."""
-        return {
-            "lower": self.lower,
-            "upper": self.upper,
-            "hand": self.hand,
-            "joins": list(self.joins),
-            "partial": list(self.partial),
-        }
+        facts = asdict(self)
+        del facts["rows"]
+        return facts
 
     def check(self, codes: Codes) -> None:
         assert (self.lower is None) == (self.upper is None)

@@ -30,6 +30,7 @@ Degenerate cases. One relation that stays empty: nothing is deferred, and nothin
 Keys that are hashed have areas of hashes, which say little, and the join bits do what can be done.
 """
 
+import copy
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, ClassVar
@@ -39,7 +40,7 @@ import numpy as np
 from dovetail.kernel.keys import Codes
 from dovetail.multiway.base import MultiWayJoin
 from dovetail.multiway.blockjoins import MinerOptions
-from dovetail.multiway.combining import Combinations
+from dovetail.multiway.combining import Combinations, Matches
 from dovetail.multiway.keyindex import Slots
 from dovetail.multiway.miner.areas import Areas, Times
 from dovetail.multiway.miner.flushing import move_bounds, slots_to_flush
@@ -60,23 +61,6 @@ class Miner(MultiWayJoin):
         self.yields = [
             [AttributeYield() for _ in attributes] for attributes in self.spec.attributes
         ]
-        if self.options.fading:
-            areas = self.areas  # not the join itself, which would be a cycle
-
-            def count_partial(
-                reach: Reach, sources: Sequence[JoinRows], parents: Slots, children: Slots
-            ) -> None:
-                for relation, attribute, slots in (
-                    (reach.parent, reach.parent_attribute, parents),
-                    (reach.child, reach.child_attribute, children),
-                ):
-                    source = sources[relation]
-                    some, times = _each_once(source, slots)
-                    areas[relation][attribute].matched(source.codes[attribute].take(some), times)
-                    if isinstance(source, RelationRows | Arriving):
-                        source.bits[some] = True
-
-            self._on_pairs = count_partial
 
     # -- statistics -------------------------------------------------------------------------
 
@@ -86,6 +70,11 @@ class Miner(MultiWayJoin):
                 for known in self.areas[relation]:
                     known.begin_anew(fading=self.options.fading)
         self._stale = [False] * len(self.spec)
+
+    def _new_matches(self) -> Matches:
+        if self.options.fading:
+            return PartialMatches(len(self.spec.edges), self.areas)
+        return super()._new_matches()
 
     def _combined(self, sources: Sequence[JoinRows], found: Combinations) -> None:
         for relation, source in enumerate(sources):
@@ -160,10 +149,9 @@ class Miner(MultiWayJoin):
         self.yields = [
             [AttributeYield(known[0], known[1:]) for known in yields] for yields in facts["gains"]
         ]
-        for relation, areas in enumerate(facts["areas"]):
-            self.areas[relation] = [Areas(**known) for known in areas]
-            for known in self.areas[relation]:
-                known.joins, known.partial = list(known.joins), list(known.partial)
+        known_areas = copy.deepcopy(facts["areas"])  # someone may restore from it again
+        self.areas = [[Areas(**known) for known in areas] for areas in known_areas]
+        for relation in range(len(self.spec)):
             self._removed(relation)
 
     def check(self) -> None:
@@ -172,6 +160,28 @@ class Miner(MultiWayJoin):
             for known, codes in zip(areas, table.codes, strict=True):
                 known.check(codes)
             assert table.bits.dtype == np.bool_
+
+
+class PartialMatches(Matches):
+    """Pairs that count in the areas of their rows as well, and set their join bits."""
+
+    def __init__(self, edges: int, areas: Sequence[Sequence[Areas]]) -> None:
+        super().__init__(edges)
+        self._areas = areas
+
+    def count(
+        self, reach: Reach, sources: Sequence[JoinRows], parents: Slots, children: Slots
+    ) -> None:
+        super().count(reach, sources, parents, children)
+        for relation, attribute, slots in (
+            (reach.parent, reach.parent_attribute, parents),
+            (reach.child, reach.child_attribute, children),
+        ):
+            source = sources[relation]
+            some, times = _each_once(source, slots)
+            self._areas[relation][attribute].matched(source.codes[attribute].take(some), times)
+            if isinstance(source, RelationRows | Arriving):
+                source.bits[some] = True
 
 
 class PaperMiner(Miner):

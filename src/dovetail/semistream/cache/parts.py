@@ -7,10 +7,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
-from dovetail.kernel.probing import Rows, Span
+from dovetail.kernel.probing import Rows
+from dovetail.semistream.table.gathering import positions_of
 
 KEY_BYTES = 40  # of a cached value: code, start, hits, and 12 for the index of all parts
-_NONE: Rows = np.zeros(0, dtype=np.int64)
 
 
 @dataclass
@@ -56,9 +56,7 @@ def merged(one: Part, two: Part) -> Part:
     order = np.argsort(keys, kind="stable")
     counts = np.concatenate([np.diff(one.starts), np.diff(two.starts)])
     begins = np.concatenate([one.starts[:-1], two.starts[:-1] + one.rows.num_rows])
-    span = Span(np.arange(len(order)), begins[order], (begins + counts)[order])
     rows = pa.concat_batches([one.rows, two.rows])
-    positions = [position for _, position in span.pairs(1 << 62)] or [_NONE]
-    rows = rows.take(pa.array(np.concatenate(positions)))
+    rows = rows.take(pa.array(positions_of(begins[order], counts[order])))
     hits = np.concatenate([one.hits, two.hits])[order]
     return Part(keys[order], starts_of(counts[order]), hits, rows)

@@ -26,11 +26,11 @@ from dovetail.kernel.runs import Run
 from dovetail.kernel.slices import Sizes
 from dovetail.semistream.cache.notes import Missed
 from dovetail.semistream.cache.parts import KEY_BYTES, Part, firsts_of, merged, no_rows, starts_of
-from dovetail.semistream.table.gathering import gathered, sizes_at, take_rows
+from dovetail.semistream.table.gathering import NOTHING, gathered, positions_of, sizes_at, take_rows
 from dovetail.semistream.table.reading import StagedTable
 
 TABLE, KEYS = 1, 2  #: the block store's second and third schema
-KEYS_SCHEMA = pa.schema([])
+KEYS_SCHEMA = NOTHING.schema
 _MOST_PARTS = 6
 _STICKINESS = 2.0  # a cached value gives way only to one that is this much better
 _FILL = 0.97  # of the limit: what a value takes up is only known on average
@@ -95,8 +95,7 @@ class Cache:
             part.hits[at] += times[mine]
             low[mine], high[mine] = row + part.starts[at], row + part.starts[at + 1]
             key, row = key + len(part.keys), row + part.rows.num_rows
-        chosen = np.repeat(begins - np.cumsum(times) + times, times) + np.arange(found)
-        return chosen, np.repeat(low, times), np.repeat(high, times)
+        return positions_of(begins, times), np.repeat(low, times), np.repeat(high, times)
 
     def take(self, positions: Rows, columns: tuple[int, ...] | None = None) -> pa.RecordBatch:
         """The rows at these positions of all parts, lined up; a negative one is a row of nulls."""
@@ -122,7 +121,7 @@ class Cache:
                 sizes[mine] = sizes_at(part.rows, positions[mine] - start)
         return sizes
 
-    def _holds(self, keys: Codes) -> NDArray[np.bool_]:
+    def holds(self, keys: Codes) -> NDArray[np.bool_]:
         """Which of these values are cached."""
         if not self.parts:
             return np.zeros(len(keys), dtype=np.bool_)
@@ -236,7 +235,7 @@ class Cache:
         most, room = int(_FILL * self.limit), self._room()
         self._missed = 0
         # rows may have missed before others were learned from
-        missed = missed.only(~self._holds(missed.keys))
+        missed = missed.only(~self.holds(missed.keys))
         keys, low, hits = missed.keys, missed.low, missed.hits
         counts = missed.high - low
         costs = counts * table.row_bytes + KEY_BYTES
@@ -286,27 +285,31 @@ class Cache:
         expected = int(counts.sum() * table.row_bytes) + KEY_BYTES * len(keys)
         if not self._held.try_grow(2 * expected):  # once more while pieces are put together
             return
-        taken = KEY_BYTES * len(keys)
-        pieces = []
-        if table.uneven and not self._have_room(low, counts, table):
+        rows = self._read(low, counts, table, KEY_BYTES * len(keys))
+        if rows is None:
             self._held.resize(self.nbytes)
-            return
-        for _, positions in Span(np.arange(len(keys)), low, low + counts).pairs(_FETCHED_ROWS):
+        else:
+            self.admit(keys, counts, hits, rows)
+
+    def _read(
+        self, low: Rows, counts: Rows, table: StagedTable, taken: int
+    ) -> pa.RecordBatch | None:
+        """Read the rows of values that take so many bytes besides; None if there is no room."""
+        span = Span(low, low, low + counts)
+        if table.uneven:  # find out before any of them is read
+            parts = span.pairs(_FETCHED_ROWS)
+            if not self._fits(sum(int(table.row_sizes(at).sum()) for _, at in parts)):
+                return None
+        pieces = []
+        for _, positions in span.pairs(_FETCHED_ROWS):
             pieces.append(table.take(positions))
             taken += pieces[-1].nbytes
-            # these rows may be wider than the table's mean
-            short = 2 * taken - (self._held.nbytes - self.nbytes)
-            if self.nbytes + taken > self.limit or (short > 0 and not self._held.try_grow(short)):
-                self._held.resize(self.nbytes)
-                return
-        rows = pa.concat_batches(pieces) if pieces else no_rows(self._schema)
-        self.admit(keys, counts, hits, rows)
+            if not self._fits(taken):  # these rows may be wider than the table's mean
+                return None
+        return pa.concat_batches(pieces) if pieces else no_rows(self._schema)
 
-    def _have_room(self, low: Rows, counts: Rows, table: StagedTable) -> bool:
-        """Whether rows of very different sizes fit: found out before any of them is read."""
-        nbytes = 0
-        for _, positions in Span(low, low, low + counts).pairs(_FETCHED_ROWS):
-            nbytes += int(table.row_sizes(positions).sum())
+    def _fits(self, nbytes: int) -> bool:
+        """Whether there is room for so much more, and once more while it is put together."""
         short = 2 * nbytes - (self._held.nbytes - self.nbytes)
         return self.nbytes + nbytes <= self.limit and (short <= 0 or self._held.try_grow(short))
 
@@ -319,14 +322,13 @@ class Cache:
             hits = int(part.hits.sum())
             # hits change all the time; they are only written again once that makes a difference
             if part.blocks is None or not part.noted <= hits <= 1.25 * part.noted:
-                empty = pa.RecordBatch.from_arrays([], schema=KEYS_SCHEMA)
                 rows = [] if part.blocks is None else part.blocks[1:]
                 if part.blocks is None and part.rows.num_rows:
                     codes = np.repeat(part.keys, np.diff(part.starts))
                     run = Run(codes, np.zeros(len(codes), dtype=np.int64), part.rows)
                     rows = [store.append(run, TABLE, RESIDENT)]
                 part.blocks = [
-                    store.append(Run(part.keys, part.hits, empty), KEYS, RESIDENT), *rows
+                    store.append(Run(part.keys, part.hits, NOTHING), KEYS, RESIDENT), *rows
                 ]  # fmt: skip
                 part.noted = hits
             blocks += part.blocks

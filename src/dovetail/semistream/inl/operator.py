@@ -83,8 +83,6 @@ class IndexNestedLoops(SemiStreamJoin):
             self._at_once * self._leaves.leaf_bytes,
         )
         self._read_bytes = 0  # since holes in the heap were given back
-        if snapshot is not None:
-            self._arrived = snapshot.meta["arrived"]
 
     def pending(self) -> int:
         return 0
@@ -100,7 +98,8 @@ class IndexNestedLoops(SemiStreamJoin):
         return iter(())
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
-        sought = self._sought(run)
+        nowhere = np.zeros((2, len(run)), dtype=np.int64)
+        sought = _Sought(run, *self._leaves.of(run.codes), *nowhere)
         if not len(self._leaves):
             yield from self._settle_run(run, sought.low, sought.high, self.table)
             return
@@ -120,10 +119,6 @@ class IndexNestedLoops(SemiStreamJoin):
         else:
             rest = np.flatnonzero(sought.first != sought.last)
             yield from self._settle(run.rows, rest, sought.low[rest], sought.high[rest], self.table)
-
-    def _sought(self, run: Run) -> _Sought:
-        nowhere = np.zeros((2, len(run)), dtype=np.int64)
-        return _Sought(run, *self._leaves.of(run.codes), *nowhere)
 
     def _look_up(self, sought: _Sought, lot: Lot, leaves: Rows) -> Iterator[pa.RecordBatch]:
         """Look for the rows that need some leaves of a lot; settles those that need one leaf."""

@@ -42,11 +42,6 @@ class Pool:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def by_age(self) -> list[int]:
-        """The leaves, the one that goes first in front."""
-        found: list[int] = self._entries["leaf"][np.argsort(self._entries["stamp"])].tolist()
-        return found
-
     def begin(self) -> None:
         """Begin a use: leaves used from now on stay, and earlier ones may be evicted."""
         self._begun = self._stamp

@@ -37,8 +37,8 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, merge_runs, own
-from dovetail.semistream.base import SemiStreamJoin, first_number
-from dovetail.semistream.scan.packets import BYTES_PER_ROW, Packet, kept, packet_bytes
+from dovetail.semistream.base import SemiStreamJoin, first_number, kept
+from dovetail.semistream.scan.packets import BYTES_PER_ROW, Packet, packet_bytes
 from dovetail.semistream.spec import STREAM, SemiStreamSpec
 from dovetail.semistream.table.reading import CODE_BYTES, StagedTable
 
@@ -49,6 +49,7 @@ class MeshJoin(SemiStreamJoin):
     name: ClassVar[str] = "meshjoin"
     joins_conditions: ClassVar[bool] = True
     counts_matches: ClassVar[bool] = False  #: how many rows have is part of the state
+    window_share: ClassVar[float] = 3 / 4  #: of memory that is not fixed; the rest is for input
 
     def __init__(
         self,
@@ -87,8 +88,11 @@ class MeshJoin(SemiStreamJoin):
         total = self.ctx.budget.total_bytes
         if total is None:
             return 1 << 30
-        fixed = self.working_bytes + self.table.nbytes + self.aside_bytes
-        return max(1, (total - fixed) * 3 // 4)  # the rest is for the input batch
+        return max(1, int((total - self._fixed_bytes()) * self.window_share))
+
+    def _fixed_bytes(self) -> int:
+        """The memory that is not for packets whatever comes."""
+        return self.working_bytes + self.table.nbytes + self.aside_bytes
 
     def _read_pages(self) -> int:
         """The pages whose codes working memory has room for."""
@@ -180,7 +184,7 @@ class MeshJoin(SemiStreamJoin):
             count = min(left, newest, self.table.pages - self.page, self._read_pages())
             stored = self.table.codes(self.page, self.page + count)
             base = self.table.page_start(self.page)
-            yield from self._scanned(stored, base)
+            self._scanned(stored, base)
             for packet in self.packets:
                 met = min(count, self.table.pages - packet.seen)  # older ones may leave before
                 end = self.table.page_start(self.page + met) - base
@@ -194,7 +198,7 @@ class MeshJoin(SemiStreamJoin):
                 yield from self._dequeue(packet)
                 self._window.resize(self._held_bytes())
             if self.page == 0:
-                yield from self._new_cycle()
+                self._new_cycle()
 
     def _join(self, packet: Packet, stored: Codes, base: int) -> Iterator[pa.RecordBatch]:
         """Some pages meet the slice of a packet that may match them."""
@@ -221,13 +225,11 @@ class MeshJoin(SemiStreamJoin):
         low: Rows = np.maximum(packet.first, 0)
         yield from self._settle_run(packet.run, low, low + packet.counts, self.table)
 
-    def _scanned(self, stored: Codes, base: int) -> Iterator[pa.RecordBatch]:
+    def _scanned(self, stored: Codes, base: int) -> None:
         """Called with the pages just read, before they are joined."""
-        return iter(())
 
-    def _new_cycle(self) -> Iterator[pa.RecordBatch]:
+    def _new_cycle(self) -> None:
         """Called when the scan is back at the first page."""
-        return iter(())
 
     # -- state ------------------------------------------------------------------------------
 
@@ -239,20 +241,12 @@ class MeshJoin(SemiStreamJoin):
             for block in packet.persist(self.ctx.store, counts=counts)
         ]
         blocks += [kept(run, STREAM, self.ctx.store) for run in self._open]
-        blocks += self._more_blocks()
         packets = [{**one.facts(), "matched": _pack_bits(one.matched)} for one in self.packets]
         meta = {**self._meta(), "page": self.page, "packets": packets, "open": len(self._open)}
-        meta |= self._more_meta()
         return Snapshot(meta, np.array(blocks, dtype=BLOCK))
 
-    def _more_meta(self) -> dict[str, Any]:
-        return {}
-
-    def _more_blocks(self) -> list[np.void]:
-        return []
-
     def _restore(self, meta: dict[str, Any], blocks: Iterator[np.void]) -> None:
-        self._arrived, self.page = meta["arrived"], meta["page"]
+        self.page = meta["page"]
         for facts in meta["packets"]:
             run = self.ctx.store.read(next(blocks))
             packet = self._packet(run, facts["start"], facts["seen"])

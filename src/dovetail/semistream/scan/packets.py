@@ -10,32 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.blocks import RESIDENT, BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
-from dovetail.semistream.cache.values import KEYS, KEYS_SCHEMA
+from dovetail.semistream.base import kept
+from dovetail.semistream.cache.values import KEYS
 from dovetail.semistream.spec import STREAM
+from dovetail.semistream.table.gathering import NOTHING
 
 BYTES_PER_ROW = 5  # whether it has matched, and how often
 _MOST_WRITTEN = 2  # times a packet's rows: what was met is written anew rather than in more pieces
-NO_COLUMNS = pa.RecordBatch.from_arrays([], schema=KEYS_SCHEMA)
 
 
 def packet_bytes(run: Run, *, ordered: bool, ranges: bool) -> int:
     """The bytes of a packet; with `ranges` it has the codes that its rows look for."""
     row_bytes = INDEX_BYTES_PER_ROW + BYTES_PER_ROW + (8 if ordered else 0) + (16 if ranges else 0)
     return int(run.rows.nbytes) + row_bytes * len(run)
-
-
-def kept(run: Run, side: int, store: BlockStore) -> np.void:
-    """The block of a run, which is written when it is first asked for."""
-    if run.block is None:
-        run.block = store.append(run, side, RESIDENT)
-    return run.block
 
 
 @dataclass
@@ -80,7 +73,7 @@ class Packet:
                 start, stop, self.kept = 0, len(self.run), []
             count = self.counts[start:stop].astype(np.int64)
             first = count if self.first is None else self.first[start:stop]
-            self.kept.append((start, store.append(Run(first, count, NO_COLUMNS), KEYS, RESIDENT)))
+            self.kept.append((start, store.append(Run(first, count, NOTHING), KEYS, RESIDENT)))
             self.fresh = None
         return [run, *(block for _, block in self.kept)]
 

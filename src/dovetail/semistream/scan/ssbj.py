@@ -24,7 +24,7 @@ taken, of another quarter or sixteenth of the values each time, until that pays.
 `ssbj-rate` has the rate beside MESHJOIN's over the skew, and beside that with the best cache there
 can be; `_PAYBACK` was chosen on it, so it is rather favourable.
 
-The states, one cycle of the scan each:
+The phases, one cycle of the scan each (`phases`):
 1. incrementing: learn `m` and `n` of the values that pass through the disk phase;
 2. switching: the values that the inequality favours are collected in the switching buffer while
    their pages pass;
@@ -54,22 +54,21 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
-from dovetail.kernel.probing import Rows, probe_run
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run
 from dovetail.semistream.cache.parts import KEY_BYTES
-from dovetail.semistream.cache.values import KEYS, TABLE, Cache
+from dovetail.semistream.cache.values import Cache
 from dovetail.semistream.scan.meshjoin import AMeshJoin
-from dovetail.semistream.scan.packets import NO_COLUMNS, Packet, kept
+from dovetail.semistream.scan.packets import Packet
+from dovetail.semistream.scan.phases import NOTE_BYTES, Incrementing, Phase, PhaseOut, Switching
 from dovetail.semistream.spec import SemiStreamSpec
 from dovetail.semistream.table.reading import StagedTable
 
 EVICTION_CYCLES = 10
-INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0
 _LEAST_MISS_SHARE = 1 / 32
-_NOTE_BYTES = 16  # what is remembered of a value that left the disk phase
 _PARTS = 16  # of the values, by hash: all or some are noted in a cycle
 _PAYBACK = 8  # times what was learned, a cycle: what its notes may take up
 _FEW_NOTES = 1 << 10  # which may be taken in any case
@@ -81,6 +80,7 @@ class Ssbj(AMeshJoin):
     name: ClassVar[str] = "ssbj"
     joins_conditions: ClassVar[bool] = False
     counts_matches: ClassVar[bool] = True
+    window_share: ClassVar[float] = 5 / 8  #: the rest is for input and the switching buffer
     #: what a cached value costs in the inequality besides its table rows; the paper has 0
     key_bytes: ClassVar[int] = KEY_BYTES
     #: standard deviations by which a count has to be above the break-even; the paper has 0
@@ -101,47 +101,27 @@ class Ssbj(AMeshJoin):
         limit = (1 << 62) if total is None else total * 5 // 8
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
         self.switching_factor = switching_factor
-        self.cycle = INCREMENTING  #: counts cycles; modulo 3 it is the state
-        self._notes: list[Run] = []  # values that left: codes, and m and n as the rows' numbers
-        self._noted = Reservation(context.budget, "notes")
-        self._watched = _PARTS  # how many of them are noted
-        self._chosen: tuple[Codes, Rows, Rows] | None = None  # values being switched: code, m, n
-        self._chosen_block: np.void | None = None
-        self._buffer: list[Run] = []  # table rows of these values, in code order
-        self._buffer_bytes = 0  # of the rows in it
-        self._buffered = Reservation(context.budget, "switching buffer")
+        self.cycle = 1
+        self.phase: Phase = Incrementing(context.budget)
+        self._watched = _PARTS  # how many parts of the values are noted
         self._miss_share = 1.0  # of the rows that came lately, those that were not cached
         super().__init__(spec, context, table, snapshot, w=w, b=b)
-
-    @property
-    def state(self) -> int:
-        return self.cycle % 3
 
     @property
     def _stream_cost(self) -> float:
         """v_S: what a waiting row takes up."""
         return self._stream_row_bytes + INDEX_BYTES_PER_ROW
 
-    def _window_bytes(self) -> int:
-        total = self.ctx.budget.total_bytes
-        if total is None:
-            return 1 << 30
-        fixed = self.working_bytes + self.table.nbytes + self.aside_bytes + self.cache.nbytes
-        return max(1, (total - fixed) * 5 // 8)  # the rest: input batch and switching buffer
+    def _fixed_bytes(self) -> int:
+        return super()._fixed_bytes() + self.cache.nbytes
 
     # -- cache phase ------------------------------------------------------------------------
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
-        missed = np.ones(len(run), dtype=np.bool_)
         if not self.spec.ordered:
-            chosen, low, high = self.cache.lookup(run.codes)
-            missed[chosen] = False
-            self.ctx.counters.rows_cached += len(chosen)
-            yield from self._settle(run.rows, chosen, low, high, self.cache)
-            self._miss_share += (missed.mean() - self._miss_share) / 4
-        if not missed.all():
-            rows = run.rows.filter(pa.array(missed))
-            run = Run(run.codes[missed], run.ats[missed], rows)
+            came = len(run)
+            run = yield from self._past(self.cache, run)
+            self._miss_share += (len(run) / came - self._miss_share) / 4
         if len(run):
             yield from super()._take_in(run)
 
@@ -154,12 +134,10 @@ class Ssbj(AMeshJoin):
 
     def _dequeue(self, packet: Packet) -> Iterator[pa.RecordBatch]:
         yield from super()._dequeue(packet)
-        if self.state == INCREMENTING and not self.spec.ordered:
+        if isinstance(self.phase, Incrementing) and not self.spec.ordered:
             keys, index, n = np.unique(packet.run.codes, return_index=True, return_counts=True)
             watched = self._is_watched(keys)
-            keys, index, n = keys[watched], index[watched], n[watched]
-            if len(keys) and self._noted.try_grow(_NOTE_BYTES * len(keys)):
-                self._notes.append(Run(keys, _packed(packet.counts[index], n), NO_COLUMNS))
+            self.phase.note(keys[watched], packet.counts[index[watched]], n[watched])
 
     def _is_watched(self, keys: Codes) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Which values are noted in this cycle; if not all, others in every cycle."""
@@ -167,87 +145,50 @@ class Ssbj(AMeshJoin):
         turn = self.cycle // 3 * self._watched
         return np.asarray((part.astype(np.int64) + turn) % _PARTS < self._watched)
 
-    def _scanned(self, stored: Codes, base: int) -> Iterator[pa.RecordBatch]:
-        if self._chosen is not None:
-            span = probe_run(stored, self._chosen[0], self._chosen[0])
-            if span is not None:
-                keys = self._chosen[0]
-                for which, position in span.pairs(self._most_pairs()):
-                    rows = self._fitting(base + position)
-                    if rows is None:
-                        self._choose_below(int(keys[which[0]]))
-                        break
-                    self._buffer.append(Run(keys[which], keys[which], rows))
-                    self._buffer_bytes += rows.nbytes
-        return iter(())
+    def _scanned(self, stored: Codes, base: int) -> None:
+        if isinstance(self.phase, Switching):
+            self.phase.collect(stored, base, self._most_pairs())
 
-    def _fitting(self, positions: Rows) -> pa.RecordBatch | None:
-        """Read table rows for the switching buffer; None if there is no room for them."""
-        if self.table.uneven:  # else there are as many as fit working memory
-            nbytes = int(self.table.row_sizes(positions).sum())
-            if not self._buffer_fits(nbytes):
-                return None
-        rows = self.table.take(positions)
-        return rows if self._buffer_fits(rows.nbytes) else None
-
-    def _buffer_fits(self, nbytes: int) -> bool:
-        """Whether there is room for so much too; the reservation is for rows of the mean size."""
-        assert self._chosen is not None
-        size = KEY_BYTES * len(self._chosen[0]) + self._buffer_bytes + nbytes
-        if self.cache.nbytes + size > self.cache.limit:
-            return False
-        return self._buffered.try_grow(max(0, 2 * size - self._buffered.nbytes))
-
-    def _choose_below(self, code: int) -> None:
-        """Switch only the values below this one: they are collected already."""
-        assert self._chosen is not None
-        count = int(np.searchsorted(self._chosen[0], code))
-        keys, m, n = self._chosen
-        self._chosen, self._chosen_block = (keys[:count], m[:count], n[:count]), None
-        ends = [int(np.searchsorted(run.codes, code)) for run in self._buffer]
-        self._buffer = [
-            run if end == len(run) else run.slice(0, end)
-            for end, run in zip(ends, self._buffer, strict=True)
-            if end
-        ]
-
-    def _new_cycle(self) -> Iterator[pa.RecordBatch]:
+    def _new_cycle(self) -> None:
+        """Lead from one phase to the next."""
         self.cycle += 1
         if self.cycle % EVICTION_CYCLES == 0:
             self._evict()  # before values are switched, which have no hits yet
-        if self.state == SWITCHING:
-            self._choose()
-        elif self.state == PHASE_OUT:
-            self._switch()
-        return iter(())
+        done, self.phase = self.phase, self._phase_of(self.cycle)
+        if isinstance(done, Incrementing) and isinstance(self.phase, Switching):
+            self._choose(done, self.phase)
+        elif isinstance(done, Switching):
+            done.switch(self.cycle % EVICTION_CYCLES)
+        done.give_up()
 
-    def _choose(self) -> None:
+    def _phase_of(self, cycle: int) -> Phase:
+        """The phase of a cycle, as it begins."""
+        if cycle % 3 == 1:
+            return Incrementing(self.ctx.budget)
+        if cycle % 3 == 2:
+            return Switching(self.ctx.budget, self.cache, self.table)
+        return PhaseOut(self.ctx.budget)
+
+    def _choose(self, done: Incrementing, switching: Switching) -> None:
         """Apply the inequality to the values that left the disk phase in the last cycle."""
-        notes, self._notes = self._notes, []
-        if notes:
-            codes = np.concatenate([note.codes for note in notes])
-            m, n = _unpacked(np.concatenate([note.ats for note in notes]))
-            keys, index, inverse = np.unique(codes, return_index=True, return_inverse=True)
-            m = m[index]
-            n = np.bincount(inverse, weights=n).astype(np.int64)
-            costs = m * self.table.row_bytes + self.key_bytes
-            waiting = (n - self.noise * np.sqrt(n)) * self._stream_cost
-            favoured = waiting > self.switching_factor * costs
-            favoured &= self._uncached(keys)
-            gain = float((waiting - costs)[favoured].sum())
-            pays = len(codes) <= _FEW_NOTES or _NOTE_BYTES * len(codes) < _PAYBACK * gain
-            self._watched = _PARTS if pays else max(1, self._watched // 4)
-            keys, m, n, costs = keys[favoured], m[favoured], n[favoured], costs[favoured]
-            sizes = 2 * (
-                costs - self.key_bytes + KEY_BYTES
-            )  # twice: while the buffer moves into the cache
-            order = np.argsort(-n / (sizes + 1), kind="stable")
-            fits = np.sort(order[np.cumsum(sizes[order]) <= self._room()])
-            if len(fits):
-                self._buffered.grow(int(sizes[fits].sum()))
-                self._buffer_bytes = 0
-                self._chosen, self._chosen_block = (keys[fits], m[fits], n[fits]), None
-        self._noted.resize(0)
+        if not done.notes:
+            return
+        keys, m, n = done.learned()
+        costs = m * self.table.row_bytes + self.key_bytes
+        waiting = (n - self.noise * np.sqrt(n)) * self._stream_cost
+        favoured = waiting > self.switching_factor * costs
+        favoured &= ~self.cache.holds(keys)
+        gain = float((waiting - costs)[favoured].sum())
+        noted = sum(map(len, done.notes))
+        pays = noted <= _FEW_NOTES or NOTE_BYTES * noted < _PAYBACK * gain
+        self._watched = _PARTS if pays else max(1, self._watched // 4)
+        keys, m, n, costs = keys[favoured], m[favoured], n[favoured], costs[favoured]
+        # twice: while the buffer moves into the cache
+        sizes = 2 * (costs - self.key_bytes + KEY_BYTES)
+        order = np.argsort(-n / (sizes + 1), kind="stable")
+        fits = np.sort(order[np.cumsum(sizes[order]) <= self._room()])
+        if len(fits):
+            switching.choose(keys[fits], m[fits], n[fits], int(sizes[fits].sum()))
 
     def _room(self) -> int:
         """The bytes that the switching buffer may take."""
@@ -256,26 +197,6 @@ class Ssbj(AMeshJoin):
             return 1 << 62
         free = total - self.ctx.budget.used_bytes
         return int(min(free // 2, 2 * (self.cache.limit - self.cache.nbytes)))
-
-    def _uncached(self, keys: Codes) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        fresh = np.ones(len(keys), dtype=np.bool_)
-        for part in self.cache.parts:
-            fresh &= ~np.isin(keys, part.keys, assume_unique=True)
-        return fresh
-
-    def _switch(self) -> None:
-        """Move the switching buffer into the cache."""
-        if self._chosen is None:
-            return
-        keys, m, n = self._chosen
-        codes = np.concatenate([run.codes for run in self._buffer] or [keys[:0]])
-        batches = [run.rows for run in self._buffer]
-        self._chosen, self._buffer = None, []
-        counts = np.searchsorted(codes, keys, side="right") - np.searchsorted(codes, keys)
-        assert (counts == m).all(), "a value's rows must be cached all at once"
-        rows = pa.concat_batches(batches) if batches else self.table.take(keys[:0])
-        self._buffered.resize(0)
-        self.cache.admit(keys, counts, n * (self.cycle % EVICTION_CYCLES), rows)
 
     def _evict(self) -> None:
         """Let go of the values that take more memory in the cache than they would waiting."""
@@ -290,76 +211,41 @@ class Ssbj(AMeshJoin):
     # -- memory -----------------------------------------------------------------------------
 
     def _can_make_room(self) -> bool:
-        more = self._chosen is not None or bool(self._notes) or bool(self.cache.parts)
-        return more or super()._can_make_room()
+        return bool(self.phase.held.nbytes or self.cache.parts) or super()._can_make_room()
 
     def _make_room(self) -> Iterator[pa.RecordBatch]:
         """Rows that wait go first; what is only there to be fast gives way to input after that."""
         if self.pending():
             yield from super()._make_room()
-        elif self._chosen is not None or self._notes:
-            self._chosen, self._buffer, self._notes = None, [], []
-            self._buffered.resize(0)
-            self._noted.resize(0)
+        elif self.phase.held.nbytes:
+            self.phase.give_up()
         else:
             self.cache.halve()
 
     # -- state ------------------------------------------------------------------------------
 
-    def _more_blocks(self) -> list[np.void]:
-        store = self.ctx.store
-        blocks = self.cache.persist(store) + [kept(note, KEYS, store) for note in self._notes]
-        if self._chosen is not None and len(self._chosen[0]):
-            if self._chosen_block is None:
-                keys, m, n = self._chosen
-                self._chosen_block = kept(Run(keys, _packed(m, n), NO_COLUMNS), KEYS, store)
-            blocks += [self._chosen_block, *(kept(run, TABLE, store) for run in self._buffer)]
-        return blocks
-
-    def _more_meta(self) -> dict[str, Any]:
-        """After `_more_blocks`."""
-        known = {"cycle": self.cycle, "watched": self._watched, "notes": len(self._notes)}
-        return {**known, "cache": self.cache.meta()}
+    def snapshot(self) -> Snapshot:
+        scan, store = super().snapshot(), self.ctx.store
+        blocks = [*self.cache.persist(store), *self.phase.persist(store)]
+        notes = len(self.phase.notes) if isinstance(self.phase, Incrementing) else 0
+        known = {"cycle": self.cycle, "watched": self._watched, "notes": notes}
+        meta = {**scan.meta, **known, "cache": self.cache.meta()}
+        return Snapshot(meta, np.concatenate([scan.blocks, np.array(blocks, dtype=BLOCK)]))
 
     def _restore(self, meta: dict[str, Any], blocks: Iterator[np.void]) -> None:
         super()._restore(meta, blocks)
         self.cycle, self._watched = int(meta["cycle"]), int(meta["watched"])
         count = sum(meta["cache"]["blocks"])
         self.cache.restore(meta["cache"], list(islice(blocks, count)), self.ctx.store)
-        for block in islice(blocks, meta["notes"]):
-            if self._noted.try_grow(_NOTE_BYTES * int(block["rows"])):
-                self._notes.append(self.ctx.store.read(block))
-        self._restore_chosen(list(blocks))
-
-    def _restore_chosen(self, blocks: list[np.void]) -> None:
-        """The values being switched and the switching buffer, if there is room for both."""
-        size = 2 * sum(int(block["length"]) for block in blocks)
-        if not blocks or size > self._room():
-            return
-        self._buffered.grow(size)
-        chosen, *buffer = (self.ctx.store.read(block) for block in blocks)
-        m, n = _unpacked(chosen.ats)
-        expected = 2 * int((m * self.table.row_bytes + KEY_BYTES).sum())
-        if not self._buffered.try_grow(max(0, expected - size)):
-            self._buffered.resize(0)
-            return
-        self._chosen, self._chosen_block = (chosen.codes, m, n), blocks[0]
-        self._buffer, self._buffer_bytes = buffer, sum(run.rows.nbytes for run in buffer)
+        self.phase = self._phase_of(self.cycle)
+        if isinstance(self.phase, Incrementing):
+            self.phase.restore(list(blocks), self.ctx.store)
+        elif isinstance(self.phase, Switching):
+            self.phase.restore(list(blocks), self.ctx.store, self._room())
 
     def check(self) -> None:
         super().check()
         self.cache.check()
-        assert self._chosen is None or self.state == SWITCHING
-        assert not self._notes or self.state == INCREMENTING
-        assert not self._buffer or self._chosen is not None
-        if self._chosen is not None:
-            assert self._uncached(self._chosen[0]).all()
-
-
-def _packed(m: "np.ndarray[Any, np.dtype[Any]]", n: Rows) -> Rows:
-    """A value's `m` and `n`, each below 2^31, in one number."""
-    return (m.astype(np.int64) << 32) | n
-
-
-def _unpacked(packed: Rows) -> tuple[Rows, Rows]:
-    return packed >> 32, packed & 0xFFFFFFFF
+        assert type(self.phase) is type(self._phase_of(self.cycle))
+        if isinstance(self.phase, Switching):
+            assert not self.cache.holds(self.phase.keys).any()

@@ -33,13 +33,13 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.blocks import BLOCK, RESIDENT
+from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Reservation
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Context, Snapshot
 from dovetail.kernel.runs import Run
-from dovetail.semistream.base import SemiStreamJoin
+from dovetail.semistream.base import SemiStreamJoin, kept
 from dovetail.semistream.cache.notes import Missed, Notes
 from dovetail.semistream.cache.parts import firsts_of
 from dovetail.semistream.cache.values import Cache
@@ -96,7 +96,7 @@ class Seek(SemiStreamJoin):
         self._notes = Notes(noted, Reservation(context.budget, "notes"))
         self.cache = Cache(spec.table, limit, Reservation(context.budget, "cache"))
         self._begin_sweep()
-        self._piece_pages = max(4, table.release_bytes // (CODE_BYTES * table.page_rows))
+        self._piece_pages = max(4, table.mapped.most_bytes // (CODE_BYTES * table.page_rows))
         self._gap_pages = gap_pages(table.page_rows, self.gap_bytes)
         if snapshot is not None:
             self._restore(snapshot)
@@ -109,16 +109,9 @@ class Seek(SemiStreamJoin):
 
     def _take_in(self, run: Run) -> Iterator[pa.RecordBatch]:
         if self.cache.most:
-            missed = np.ones(len(run), dtype=np.bool_)
-            chosen, low, high = self.cache.lookup(run.codes)
-            missed[chosen] = False
-            self.ctx.counters.rows_cached += len(chosen)
-            yield from self._settle(run.rows, chosen, low, high, self.cache)
-            if not missed.any():
+            run = yield from self._past(self.cache, run)
+            if not len(run):
                 return
-            if not missed.all():
-                rows = run.rows.filter(pa.array(missed))
-                run = Run(run.codes[missed], run.ats[missed], rows)
         # the memory that the cache may still take is left to it
         while self.pending() and not self.ctx.budget.has_room(run.nbytes + self.cache.room_bytes):
             yield from self._make_room()
@@ -236,7 +229,7 @@ class Seek(SemiStreamJoin):
     def _end_sweep(self) -> None:
         """Let the cache have the values that missed it, if they are worth it, and weigh it."""
         if self._lap.learns:
-            self.cache.consider(self._notes.take(self._arrived), self.table)
+            self.cache.consider(self._notes.take(self.arrived), self.table)
         if self._lap.full_bytes:
             hits = self.cache.found - self._lap.found_before
             self.cache.weigh(self._lap.full_bytes * hits / max(1, self._lap.missed))
@@ -247,11 +240,7 @@ class Seek(SemiStreamJoin):
     # -- state ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        blocks = []
-        for one in self._sweep.all:
-            if one.run.block is None:
-                one.run.block = self.ctx.store.append(one.run, STREAM, RESIDENT)
-            blocks.append(one.run.block)
+        blocks = [kept(one.run, STREAM, self.ctx.store) for one in self._sweep.all]
         blocks += self.cache.persist(self.ctx.store)
         meta = {
             **self._meta(),
@@ -264,7 +253,6 @@ class Seek(SemiStreamJoin):
 
     def _restore(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
-        self._arrived = meta["arrived"]
         settled = list(meta["settled"])
         waiting, cached = np.split(snapshot.blocks, [len(settled)])
         runs = (self.ctx.store.read(block) for block in waiting)

@@ -1,12 +1,14 @@
-"""A file mapped for reading, which counts how much of it may be resident.
+"""Files mapped for reading, with a bound on how much of them may be resident.
 
-Mapped pages count as memory of the process for as long as they stay. Who looks at a part of the
-file says so (`touch`) and gives the pages back in time (`release`); what was seen before stays
-valid, it is only read again.
+Mapped pages count as memory of the process for as long as they stay. Who looks at a part of a file
+says so (`window`); when it would be too much, all that was looked at is given back first. What was
+seen before stays valid, it is only read again.
 """
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,17 +63,56 @@ class Mapping:
         self._map.madvise(advice, begin, min(end, len(self._map)) - begin)
 
 
-def open_for_reading(path: Path) -> int:
+class MappedFiles:
+    """The mapped files of one table."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes  #: that may be resident
+        self._files: list[Mapping] = []
+
+    @property
+    def touched_bytes(self) -> int:
+        """The bytes that may be resident."""
+        return sum(file.touched_bytes for file in self._files)
+
+    def map(self, path: Path) -> Mapping:
+        self._files.append(Mapping(path))
+        return self._files[-1]
+
+    def window(self, file: Mapping, begin: int, length: int) -> pa.Buffer:
+        """Bytes of one of the files, which may become resident; others make room for them."""
+        if self.touched_bytes + length > self.most_bytes:
+            self.release(0)
+        file.touch(begin, length)
+        return file.part(begin, length)
+
+    def release(self, above: int) -> None:
+        """Give back what is mapped, if more than this much of it may be resident."""
+        if self.touched_bytes > above:
+            for file in self._files:
+                file.release()
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn errors of the system about a table's file into errors that say what to do."""
     try:
-        return os.open(path, os.O_RDONLY)
+        yield
     except FileNotFoundError:
-        raise gone(path) from None
+        raise StateMissingError(
+            f"the staged table {path} is gone. {_REMEDY} it from a backup."
+        ) from None
     except OSError as error:
         raise storage_problem(error, path, "read") from error
 
 
-def gone(path: Path) -> StateMissingError:
-    return StateMissingError(f"the staged table {path} is gone. {_REMEDY} it from a backup.")
+def open_for_reading(path: Path) -> int:
+    with reading(path):
+        return os.open(path, os.O_RDONLY)
 
 
 def damaged(path: Path, offset: int) -> StateCorruptError:
@@ -84,10 +125,9 @@ def damaged(path: Path, offset: int) -> StateCorruptError:
 def _mapped(path: Path) -> mmap.mmap:
     descriptor = open_for_reading(path)
     try:
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        with reading(path):
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     except ValueError:  # an empty file
         raise damaged(path, 0) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
     finally:
         os.close(descriptor)

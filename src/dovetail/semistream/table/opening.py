@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.errors import StateMismatchError, StateMissingError
-from dovetail.kernel.blocks import storage_problem
-from dovetail.semistream.table.mapping import damaged, gone
+from dovetail.semistream.table.mapping import damaged, reading
 from dovetail.semistream.table.recordfile import RECORDS, STARTS
 
 FORMAT = 3
@@ -42,19 +41,18 @@ def _known(
 def read_meta(directory: Path) -> dict[str, Any]:
     path = directory / META
     try:
-        checksum, _, body = path.read_bytes().partition(b"\n")
+        with reading(path):
+            checksum, _, body = path.read_bytes().partition(b"\n")
         if int(checksum) != zlib.crc32(body):
             raise ValueError("checksum")
         meta = cast("dict[str, Any]", json.loads(body))
-    except FileNotFoundError:
+    except StateMissingError:
         raise StateMissingError(
             f"{directory} holds no staged table: {META} is not there. Stage the table again "
             "(dovetail.refresh), or restore the directory from a backup."
         ) from None
     except ValueError:
         raise damaged(path, 0) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
     if meta.get("format") != FORMAT:
         raise StateMismatchError(
             f"{directory} was staged by another version of Dovetail, in format "
@@ -62,12 +60,3 @@ def read_meta(directory: Path) -> dict[str, Any]:
             "(dovetail.refresh)."
         )
     return meta
-
-
-def read_whole(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise gone(path) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error

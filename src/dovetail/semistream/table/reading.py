@@ -12,9 +12,8 @@ rows that match a key lie together; a match is a range `[low, high)` of position
 
 A scan reads codes with `pread` into a buffer that the caller has reserved (`codes`). A search looks
 at few of them and sees them mapped (`view`). Payload is read row by row, and what is not flat is
-mapped. What is mapped is given back once `release_bytes` of it may have become resident. That is a
-fixed amount, whatever the budget; what is above a share of the budget is given back whenever the
-operator rests (`release`).
+mapped (`mapped`). That is given back once too much of it may have become resident: a fixed amount,
+whatever the budget; what is above a share of the budget is given back whenever the operator rests.
 
 On failure: a page or chunk (a few pages) is checked against its checksum when a process first reads
 it, and a `StateCorruptError` names the file. What has been checked is remembered for as long as the
@@ -33,20 +32,24 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.protocol import Counters
 from dovetail.kernel.slices import Sizes, is_uneven, sizes_in
 from dovetail.semistream.table.gathering import NOTHING, gathered, positions_of, with_nulls
-from dovetail.semistream.table.mapping import Mapping, damaged, open_for_reading
+from dovetail.semistream.table.mapping import (
+    MappedFiles,
+    Mapping,
+    damaged,
+    open_for_reading,
+    reading,
+)
 from dovetail.semistream.table.opening import (
     CODES,
     FENCES,
     ROWS,
     checked,
     read_meta,
-    read_whole,
 )
 from dovetail.semistream.table.recordfile import READ_BYTES, Chunk, RecordFile
 from dovetail.semistream.table.records import is_flat
@@ -103,22 +106,19 @@ class StagedTable:
         self._page_seen, self._chunk_seen, records_seen = checked(
             directory, len(self._page_checksums), -(-self.rows // self._chunk_rows)
         )
-        self.release_bytes = release_bytes
+        self.mapped = MappedFiles(release_bytes)
         path = directory / FENCES
-        fences = read_whole(path)
+        with reading(path):
+            fences = path.read_bytes()
         if zlib.crc32(fences) != meta["fences_checksum"]:
             raise damaged(path, 0)
         #: the first code of each page
         self.fences: Codes = np.frombuffer(fences, dtype=np.int64)
-        self._payload = Mapping(directory / ROWS) if self._nested else None
+        self._payload = self.mapped.map(directory / ROWS) if self._nested else None
         self._records: RecordFile | None = None
         if self._flat:
-            records = [Chunk(*entry) for entry in meta["records"]]
             fields = pa.schema([schema.field(index) for index in self._flat])
-            self._records = RecordFile(
-                directory, fields, records, meta["record_width"], meta["start_checksums"],
-                self._chunk_rows, self.rows, records_seen,
-            )  # fmt: skip
+            self._records = RecordFile(directory, fields, meta, records_seen, self.mapped)
         self._codes_fd = open_for_reading(directory / CODES)
         self._code_view: Mapping | None = None  # from the first search on
 
@@ -164,7 +164,7 @@ class StagedTable:
     def view(self, first: int, stop: int) -> Codes:
         """View the codes of pages for a search: mapped, not copied.
 
-        Up to `release_bytes` of it may be resident until `release`.
+        Up to `mapped.most_bytes` of it may be resident until it is released.
         """
         self._count_read(self.page_start(first), self.page_start(stop))
         return self._peek(first, stop)
@@ -172,15 +172,13 @@ class StagedTable:
     def _peek(self, first: int, stop: int) -> Codes:
         begin, end = self.page_start(first), self.page_start(stop)
         if self._code_view is None:
-            self._code_view = Mapping(self.directory / CODES)
+            self._code_view = self.mapped.map(self.directory / CODES)
         offset, length = CODE_BYTES * begin, CODE_BYTES * (end - begin)
-        self._touching(length)
-        data = self._code_view.part(offset, length)
+        data = self.mapped.window(self._code_view, offset, length)
         if len(data) != length:
             raise damaged(self.directory / CODES, offset)
         self._code_view.expect(offset, length)
         self._verify_codes(first, stop, data)
-        self._code_view.touch(offset, length)
         return cast("Codes", np.frombuffer(data, dtype=np.int64))
 
     def _verify_codes(self, first: int, stop: int, data: bytes | pa.Buffer) -> None:
@@ -193,10 +191,8 @@ class StagedTable:
             self._page_seen[page] = True
 
     def _read_codes(self, begin: int, end: int) -> bytes:
-        try:
+        with reading(self.directory / CODES):
             data = os.pread(self._codes_fd, CODE_BYTES * (end - begin), CODE_BYTES * begin)
-        except OSError as error:
-            raise storage_problem(error, self.directory / CODES, "read") from error
         if len(data) != CODE_BYTES * (end - begin):
             raise damaged(self.directory / CODES, CODE_BYTES * begin)
         self._count_read(begin, end)
@@ -225,7 +221,7 @@ class StagedTable:
         first, stop = begins // self.page_rows, -(-ends // self.page_rows)
         starts = np.concatenate([[0], np.cumsum(ends - begins)])
         codes = np.empty(len(positions), dtype=np.int64)
-        most = max(1, self.release_bytes // (CODE_BYTES * self.page_rows))
+        most = max(1, self.mapped.most_bytes // (CODE_BYTES * self.page_rows))
         apart = (np.diff(first // most) != 0) | (first[1:] - stop[:-1] > _GAP_PAGES)
         bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(begins)]
         for one, other in itertools.pairwise(bounds if len(begins) else []):
@@ -250,7 +246,7 @@ class StagedTable:
         wanted = range(len(self.schema)) if columns is None else columns
         schema = pa.schema([self.schema.field(index) for index in wanted])
         found = with_nulls(positions, schema, lambda sorted_: self._fetch(sorted_, wanted, schema))
-        self.release(self.release_bytes)
+        self.mapped.release(self.mapped.most_bytes)
         return found
 
     def row_sizes(self, positions: Rows) -> Sizes:
@@ -259,7 +255,6 @@ class StagedTable:
         distinct, back = np.unique(positions[there], return_inverse=True)
         found = np.zeros(len(distinct), dtype=np.int64)
         if self._records is not None:
-            self._records.watch(self.release_bytes, self._touching)
             found += self._records.row_sizes(distinct)
         for number in np.unique(distinct // self._chunk_rows).tolist() if self._nested else ():
             inside = distinct // self._chunk_rows == number
@@ -279,7 +274,6 @@ class StagedTable:
         found: dict[int, pa.Array] = {}
         flat = [self._flat.index(index) for index in wanted if index in self._flat]
         if flat and self._records is not None:
-            self._records.watch(self.release_bytes, self._touching)
             arrays = self._records.take(positions, flat)
             found |= zip((self._flat[at] for at in flat), arrays, strict=True)
         nested = [self._nested.index(index) for index in wanted if index in self._nested]
@@ -304,23 +298,22 @@ class StagedTable:
         pages = max(1, self._chunk_rows // self.page_rows)
         for first in range(0, self.pages, pages):
             self.codes(first, min(first + pages, self.pages))
-        self.release(0)
+        self.mapped.release(0)
 
     def close(self) -> None:
         os.close(self._codes_fd)
-        for opened in self._opened:
-            opened.close()
+        if self._records is not None:
+            self._records.close()
+        self.mapped.close()
 
     def _chunk(self, number: int) -> pa.RecordBatch:
         """The columns that are not flat, of a few pages."""
         assert self._payload is not None
         chunk = self._chunks[number]
-        self._touching(chunk.length)
-        data = self._payload.part(chunk.offset, chunk.length)
+        data = self.mapped.window(self._payload, chunk.offset, chunk.length)
         if not self._chunk_seen[number]:
             self._verify(chunk, data)
             self._chunk_seen[number] = True
-        self._payload.touch(chunk.offset, chunk.length)
         schema = pa.schema([self.schema.field(index) for index in self._nested])
         return pa.ipc.read_record_batch(data, schema)
 
@@ -334,25 +327,3 @@ class StagedTable:
             self._payload.give_back(chunk.offset + start, chunk.offset + stop)
         if checksum != chunk.checksum:
             raise damaged(self.directory / ROWS, chunk.offset)
-
-    @property
-    def _opened(self) -> list[Mapping | RecordFile]:
-        """The files of the table that are mapped."""
-        opened = (self._payload, self._code_view, self._records)
-        return [one for one in opened if one is not None]
-
-    @property
-    def _touched_bytes(self) -> int:
-        """The bytes of the mapped files that may be resident."""
-        return sum(opened.touched_bytes for opened in self._opened)
-
-    def _touching(self, length: int) -> None:
-        """Make room for so much that may become resident."""
-        if self._touched_bytes + length > self.release_bytes:
-            self.release(0)
-
-    def release(self, above: int) -> None:
-        """Give back what is mapped, if more than this much of it may be resident."""
-        if self._touched_bytes > above:
-            for opened in self._opened:
-                opened.release()

@@ -13,18 +13,18 @@ back what is mapped (see `mapping`). All is checked by chunks of rows, when firs
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.probing import Rows
 from dovetail.kernel.slices import Sizes
-from dovetail.semistream.table.mapping import Mapping, damaged, open_for_reading
+from dovetail.semistream.table.mapping import MappedFiles, damaged, open_for_reading, reading
 from dovetail.semistream.table.records import RecordFormat, slices
 
 RECORDS, STARTS = "records.bin", "starts.bin"
@@ -49,37 +49,27 @@ class RecordFile:
         self,
         directory: Path,
         schema: pa.Schema,
-        chunks: list[Chunk],
-        width: int | None,
-        start_checksums: list[int],
-        chunk_rows: int,
-        rows: int,
+        meta: dict[str, Any],
         seen: NDArray[np.bool_],
+        mapped: MappedFiles,
     ) -> None:
-        """`width`: of every record, None if they differ.
-
-        `seen`: which of the chunks have been checked; brought up to date.
-        """
+        """`meta`: of the table. `seen`: which chunks have been checked; brought up to date."""
         self._format = RecordFormat(schema)
         self._path = directory / RECORDS
-        self._chunks = chunks
-        self._start_checksums = start_checksums
-        self._chunk_rows = chunk_rows
-        self._rows = rows
+        self._chunks = [Chunk(*entry) for entry in meta["records"]]
+        self._start_checksums: list[int] = meta["start_checksums"]
+        self._chunk_rows = int(meta["page_rows"]) * int(meta["chunk_pages"])
+        self._rows = int(meta["rows"])
         self._seen = seen
-        size = sum(chunk.length for chunk in chunks)
-        self._gap = 2 * size // max(1, rows)  # at most, between records that are read together
-        self._width = width
-        self._starts = Mapping(directory / STARTS) if width is None else None
-        self._mapped = Mapping(self._path) if size else None
+        size = sum(chunk.length for chunk in self._chunks)
+        # at most, between records that are read together
+        self._gap = 2 * size // max(1, self._rows)
+        self._width: int | None = meta["record_width"]  # of each; None if they differ
+        self._mapped = mapped
+        self._starts = mapped.map(directory / STARTS) if self._width is None else None
+        self._records = mapped.map(self._path) if size else None
         self._fd = open_for_reading(self._path)
         self.read_bytes = READ_BYTES
-        self.window_bytes = READ_BYTES
-        self.touching: Callable[[int], None] = lambda _: None
-
-    def watch(self, window_bytes: int, touching: Callable[[int], None]) -> None:
-        """Map so much at a time, and tell before so many bytes may become resident."""
-        self.window_bytes, self.touching = window_bytes, touching
 
     def take(self, positions: Rows, columns: Sequence[int]) -> list[pa.Array]:
         """Read columns of the rows at these positions, which are in ascending order."""
@@ -117,36 +107,31 @@ class RecordFile:
             begins = positions * (self._width or 0)
             return begins, begins + (self._width or 0)
         bounds = np.empty((2, len(positions)), dtype=np.int64)
-        span = max(1, self.window_bytes // (4 * START_BYTES))
+        span = max(1, self._mapped.most_bytes // (4 * START_BYTES))
         stop = 0
         while stop < len(positions):
             start, first = stop, int(positions[stop])
             stop = int(np.searchsorted(positions, first + span))
             length = START_BYTES * (int(positions[stop - 1]) - first + 2)
-            starts = np.frombuffer(
-                self._window(self._starts, START_BYTES * first, length), np.int64
-            )
+            window = self._mapped.window(self._starts, START_BYTES * first, length)
+            starts = np.frombuffer(window, np.int64)
             at = positions[start:stop] - first
             bounds[0, start:stop], bounds[1, start:stop] = starts[at], starts[at + 1]
         return bounds[0], bounds[1]
 
-    def _window(self, mapping: Mapping, offset: int, length: int) -> pa.Buffer:
-        self.touching(length)
-        mapping.touch(offset, length)
-        return mapping.part(offset, length)
-
     def _copied(self, begins: Rows, ends: Rows) -> tuple[pa.Buffer, Rows]:
         """Records one after the other, out of windows, and where each begins."""
-        if self._mapped is None or not len(begins):
+        if self._records is None or not len(begins):
             return pa.py_buffer(b""), begins
         lengths = ends - begins
         pieces = []
         stop = 0
         while stop < len(begins):
             start, offset = stop, int(begins[stop])
-            reach = np.searchsorted(ends, offset + self.window_bytes, side="right")
+            reach = np.searchsorted(ends, offset + self._mapped.most_bytes, side="right")
             stop = max(start + 1, int(reach))
-            window = self._window(self._mapped, offset, int(ends[stop - 1]) - offset)
+            length = int(ends[stop - 1]) - offset
+            window = self._mapped.window(self._records, offset, length)
             chosen = slices(window, begins[start:stop] - offset, lengths[start:stop])
             pieces.append(chosen.buffers()[2])
         after = np.cumsum(lengths)
@@ -160,10 +145,8 @@ class RecordFile:
         lengths = ends[np.append(first[1:], len(ends)) - 1] - offsets
         fd = self._fd
         requests = zip(lengths.tolist(), offsets.tolist(), strict=True)
-        try:
+        with reading(self._path):
             data = b"".join([os.pread(fd, length, offset) for length, offset in requests])
-        except OSError as error:
-            raise storage_problem(error, self._path, "read") from error
         after = np.cumsum(lengths)
         if len(data) != after[-1]:
             raise damaged(self._path, int(offsets[0]))
@@ -189,30 +172,12 @@ class RecordFile:
         step = max(mmap.PAGESIZE, self.read_bytes)
         for start in range(0, chunk.length, step):
             length = min(step, chunk.length - start)
-            try:
+            with reading(self._path):
                 data = os.pread(self._fd, length, chunk.offset + start)
-            except OSError as error:
-                raise storage_problem(error, self._path, "read") from error
             checksum = zlib.crc32(data, checksum)
         if checksum != chunk.checksum:
             raise damaged(self._path, chunk.offset)
         self._seen[number] = True
 
-    @property
-    def touched_bytes(self) -> int:
-        """The bytes of the mapped files that may be resident."""
-        return sum(one.touched_bytes for one in self._mappings)
-
-    def release(self) -> None:
-        """Give back what is mapped."""
-        for one in self._mappings:
-            one.release()
-
     def close(self) -> None:
         os.close(self._fd)
-        for one in self._mappings:
-            one.close()
-
-    @property
-    def _mappings(self) -> list[Mapping]:
-        return [one for one in (self._starts, self._mapped) if one is not None]

@@ -3,6 +3,8 @@
 import json
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -46,7 +48,7 @@ class TableWriter:
         self._page_checksums: list[int] = []
         self._fences: list[Codes] = []
         self._row_bytes = self._widest_row = 0
-        try:
+        with self._writing():
             directory.mkdir(parents=True)
             self._open(CODES)
             if self._flat:
@@ -56,8 +58,14 @@ class TableWriter:
             if self._nested:
                 nested = pa.schema([schema.field(index) for index in self._nested])
                 self._open(ROWS).write(nested.serialize())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn errors of the system into errors that say what to do."""
+        try:
+            yield
         except OSError as error:
-            raise storage_problem(error, directory, "write to") from error
+            raise storage_problem(error, self._directory, "write to") from error
 
     def _open(self, name: str) -> IO[bytes]:
         self._files[name] = (self._directory / name).open("xb")
@@ -98,7 +106,7 @@ class TableWriter:
             "start_checksums": self._start_checksums,
             "chunks": [[c.offset, c.length, c.checksum] for c in self._chunks],
         }
-        try:
+        with self._writing():
             self._open(FENCES).write(fences.tobytes())
             for handle in self._files.values():
                 handle.flush()
@@ -111,8 +119,6 @@ class TableWriter:
                 handle.write(f"{zlib.crc32(body)}\n".encode() + body)
                 handle.flush()
                 os.fsync(handle.fileno())
-        except OSError as error:
-            raise storage_problem(error, self._directory, "write to") from error
 
     def _even_width(self) -> int | None:
         """The bytes of every record, if all are equally wide: then offsets need no lookup."""
@@ -124,12 +130,10 @@ class TableWriter:
         codes = np.concatenate([codes for codes, _ in self._waiting])
         rows = pa.concat_batches([rows for _, rows in self._waiting])
         chunk_rows = self._page_rows * self._chunk_pages
-        try:
+        with self._writing():
             for start in range(0, count, chunk_rows):
                 stop = min(start + chunk_rows, count)
                 self._write_chunk(codes[start:stop], rows.slice(start, stop - start))
-        except OSError as error:
-            raise storage_problem(error, self._directory, "write to") from error
         left = self._waiting_rows - count
         self._waiting = [(codes[count:], rows.slice(count))] if left else []
         self._waiting_rows = left

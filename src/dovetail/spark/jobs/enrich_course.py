@@ -31,7 +31,7 @@ from dovetail.semistream import SemiStreamJoin
 from dovetail.semistream.frequencies import Worth, learn_frequencies
 from dovetail.semistream.overload import Load, Shedding, Waits
 from dovetail.semistream.scan.meshjoin import AMeshJoin, MeshJoin
-from dovetail.semistream.shedding import SHEDDERS, WEIGHING, Frequencies
+from dovetail.semistream.shedding import WEIGHING, Frequencies, rows_to_keep
 from dovetail.semistream.spec import STREAM
 from dovetail.spark.endings import MAX_SLICE_MS, Silence
 from dovetail.spark.jobs.course import FUEL, Batches, Course, Leg, Loaded, Told
@@ -189,9 +189,9 @@ class EnrichCourse(Course):
                 self.leg.outbox.put(out)
             self._learning += time.perf_counter() - started
             codes, valid = operator.spec.encode(STREAM, rows)
-        known = operator.frequencies or Frequencies(codes[:0])
+        known = operator.frequencies or Frequencies(codes[:0], codes[:0])
         worth = Worth(known, operator.spec.how, valid)
-        chosen = SHEDDERS[strategy].kept(codes, keep, worth, self._rng(operator))
+        chosen = rows_to_keep(strategy, codes, keep, worth, self._rng(operator))
         left = np.ones(rows.num_rows, dtype=np.bool_)
         left[chosen] = False
         return rows.take(pa.array(chosen)), rows.filter(pa.array(left))

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
 
 from dovetail.costs import inl, meshjoin, seek, ssbj
+from dovetail.costs.explanation import Planned
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
 from dovetail.costs.skew import UNIFORM, Skew
 from dovetail.costs.ssbj import Stream
@@ -60,25 +60,15 @@ class Machine:
     cores: int
 
 
-@dataclass(frozen=True)
-class PlannedEnrich:
+@dataclass(frozen=True, kw_only=True)
+class PlannedEnrich(Planned):
     """An enrichment as it would run, and how its settings came about."""
 
     spec: SemiStreamSpec
-    algorithm: str
-    asked_algorithm: str
-    memory_bytes: int | None
-    partitions: int
-    asked_partitions: int | None
-    streaming: bool
     table: TableSize
     machine: Machine
     skew: Skew = UNIFORM  #: of the stream's keys
-    memory_words: str = ""  #: how it came about, if it was not asked for
-    state: Path | None = None
-    state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream
-    batch_rows: int = 10_000  #: that Spark hands over at a time, at most
     drain_seconds: float = 0.0  #: that a step goes on for, to settle the rows that it was given
     why: str = ""  #: the algorithm is the one that it is
     latency: float | None = None  #: seconds that a row may wait

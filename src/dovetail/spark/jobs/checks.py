@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructType
 from dovetail.errors import ArgumentError, KeyTypeError, StateMismatchError
 from dovetail.kernel.keytypes import name_of
 from dovetail.spark.foreach import states_in
+from dovetail.spark.layout import batch_rows
 from dovetail.spark.machine import default_memory
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
 from dovetail.specs import UNBOUNDED, JobSpec, JoinAllSpec, JoinSpec
@@ -24,9 +25,26 @@ def without_deferring(spec: JoinSpec | JoinAllSpec) -> str | None:
     return f"set memory={UNBOUNDED!r}, so that nothing is put off"
 
 
-def memory_words(session: SparkSession, asked: str | int | None) -> str:
-    """The words for a default budget; empty if the user named one."""
-    return default_memory(session.sparkContext).words if asked is None else ""
+def planned_facts(spec: JobSpec, options: Any, frame: DataFrame, note: str = "") -> dict[str, Any]:
+    """What explanations of every job tell of it: the fields of `Planned`.
+
+    options: the arguments as they were given; frame: any of its inputs; note: what there is to say
+    of the state directory.
+    """
+    session = frame.sparkSession
+    words = default_memory(session.sparkContext).words if options.memory is None else ""
+    return {
+        "algorithm": spec.algorithm,
+        "asked_algorithm": options.algorithm,
+        "memory_bytes": spec.memory_bytes,
+        "memory_words": words,
+        "partitions": spec.partitions,
+        "asked_partitions": options.partitions,
+        "batch_rows": batch_rows(session),
+        "streaming": frame.isStreaming,
+        "state": spec.state,
+        "state_note": note,
+    }
 
 
 def default_state(session: SparkSession, name: str) -> str:

@@ -13,11 +13,10 @@ from dovetail.costs.widths import row_width
 from dovetail.errors import StateError
 from dovetail.semistream import StagedTable
 from dovetail.spark.endings import MAX_SLICE_MS
-from dovetail.spark.jobs.checks import memory_words
+from dovetail.spark.jobs.checks import planned_facts
 from dovetail.spark.jobs.sizes import rows_by_statistics, rows_of_files, storage_near
 from dovetail.spark.jobs.staging import shape_of
 from dovetail.spark.jobs.streamkeys import StreamKeys
-from dovetail.spark.layout import batch_rows
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state.staged import TABLES, staged_version
 from dovetail.specs import EnrichOptions, EnrichSpec
@@ -46,21 +45,13 @@ def foreseen(
         skew = keys.skew(spec.semistream, size.rows)
     return PlannedEnrich(
         spec=spec.semistream,
-        algorithm=spec.algorithm,
-        asked_algorithm=options.algorithm,
-        memory_bytes=spec.memory_bytes,
-        memory_words=memory_words(stream.sparkSession, options.memory),
-        partitions=spec.partitions,
-        asked_partitions=options.partitions,
-        streaming=stream.isStreaming,
+        **planned_facts(spec, options, stream),
         table=size,
         machine=machine,
         skew=skew,
-        state=spec.state,
         sample=sample,
         latency=None if spec.pace is None else spec.pace.seconds,
         shedding=spec.shedding,
-        batch_rows=batch_rows(stream.sparkSession),
         drain_seconds=MAX_SLICE_MS / 1000 if stream.isStreaming else 0.0,
         why=recorded.choice.why if recorded else "",
     )

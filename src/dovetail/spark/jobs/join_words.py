@@ -14,10 +14,10 @@ from dovetail.costs.replay import Setting, foresee
 from dovetail.costs.widths import columns_of, row_width
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
-from dovetail.spark.jobs.checks import memory_words
+from dovetail.spark.jobs.checks import planned_facts
 from dovetail.spark.jobs.sampling import sample_keys
 from dovetail.spark.jobs.sizes import files_in_a_batch, storage_near
-from dovetail.spark.layout import arrow_schema, batch_rows
+from dovetail.spark.layout import arrow_schema
 from dovetail.specs import JoinOptions, JoinSpec
 from dovetail.twoway import TwoWaySpec
 
@@ -45,16 +45,7 @@ def explained_join(
         samples = one, two
     plan = PlannedJoin(
         spec=spec.twoway,
-        algorithm=spec.algorithm,
-        asked_algorithm=options.algorithm,
-        memory_bytes=spec.memory_bytes,
-        memory_words=memory_words(left.sparkSession, options.memory),
-        partitions=spec.partitions,
-        asked_partitions=options.partitions,
-        batch_rows=batch_rows(left.sparkSession),
-        streaming=left.isStreaming,
-        state=spec.state,
-        state_note=note,
+        **planned_facts(spec, options, left, note),
         samples=samples,
     )
     files = (files_in_a_batch(left), files_in_a_batch(right))

@@ -25,7 +25,6 @@ from dovetail.spark.layout import (
     UnionLayout,
     arrow_schema,
     arrow_types,
-    compared_keys,
     partition_of,
     with_keys,
 )
@@ -60,16 +59,16 @@ class EnrichJob(Job):
         """
         (schema,) = schemas
         spec, partitions = self.spec.semistream, self.spec.partitions
-        keys = [layout.column(0, index) for index in spec.key_columns[0]]
-        types = [schema[name].dataType for name in spec.stream_keys]
-        by_key = partition_of(*compared_keys(keys, types, spec.codec.types), partitions)
+        keys = layout.keys(0, schema, spec.stream_keys, spec.codec.types)
+        by_key = partition_of(*keys, partitions)
         hashable = [
             layout.column(0, number)
             for number, field in enumerate(schema.fields)
             if "map<" not in field.dataType.simpleString()
         ]
         anywhere = F.pmod(F.hash(*hashable), F.lit(partitions)).cast("int")
-        missing = reduce(lambda a, b: a | b, (key.isNull() for key in keys))
+        nulls = (layout.column(0, index).isNull() for index in spec.key_columns[0])
+        missing = reduce(lambda a, b: a | b, nulls)
         return [Route(F.when(missing, anywhere).otherwise(by_key))]
 
     def output(self, schemas: Sequence[StructType]) -> StructType:

@@ -8,8 +8,8 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Operator, Snapshot
@@ -24,7 +24,6 @@ from dovetail.spark.jobs.job import Job, Route
 from dovetail.spark.layout import (
     UnionLayout,
     arrow_schema,
-    compared_keys,
     partition_of,
     with_keys,
 )
@@ -48,19 +47,11 @@ class JoinJob(Job):
 
     def _route(self, layout: UnionLayout, schema: StructType, side: int) -> Route:
         within, partitions = self.spec.twoway.within, self.spec.partitions
-        keys, types = self._keys(layout, schema, side)
+        keys, types = layout.keys(side, schema, self.spec.keys[side], self.spec.twoway.codec.types)
         if within is None:
             return Route(partition_of(keys, types, partitions))
         ((key,), (type_,)) = keys, types
         return Route(band_partitions(key, type_, within, partitions, side), several=True)
-
-    def _keys(
-        self, layout: UnionLayout, schema: StructType, side: int
-    ) -> tuple[list[Column], list[DataType]]:
-        """The keys of a side as they travel, in the types that they are compared as."""
-        keys = [layout.column(side, number) for number in self.spec.twoway.key_columns[side]]
-        types = [schema[name].dataType for name in self.spec.keys[side]]
-        return compared_keys(keys, types, self.spec.twoway.codec.types)
 
     def output(self, schemas: Sequence[StructType]) -> StructType:
         left, right = schemas

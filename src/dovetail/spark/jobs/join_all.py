@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegerType, StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from dovetail.costs.widths import row_width
 from dovetail.errors import ArgumentError
@@ -32,7 +32,6 @@ from dovetail.spark.jobs.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.layout import (
     UnionLayout,
     arrow_schema,
-    compared_keys,
     part_of,
     union_layout,
     with_keys,
@@ -189,9 +188,8 @@ def _parts(
     names = dimension.columns[side]
     if not names:
         return None
-    keys = [layout.column(side, schema.names.index(name)) for name in names]
-    types: list[DataType] = [schema[name].dataType for name in names]
-    keys, types = compared_keys(keys, types, [spec.multiway.compared[side][n] for n in names])
+    compared = [spec.multiway.compared[side][name] for name in names]
+    keys, types = layout.keys(side, schema, names, compared)
     parts = [part_of(h, share) for h in dimension_hashes(dimension, number, side, keys, types)]
     if len(parts) == 1:
         return parts

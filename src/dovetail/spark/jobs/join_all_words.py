@@ -26,7 +26,7 @@ from dovetail.spark.jobs.join_all import cell_counts
 from dovetail.spark.jobs.join_words import WIDTH_ROWS
 from dovetail.spark.jobs.sampling import MATCHING_IN_CELL
 from dovetail.spark.jobs.shares import Inputs, checked_history
-from dovetail.spark.layout import compared_keys, partition_of, quoted, with_keys
+from dovetail.spark.layout import keys_of, partition_of, with_keys
 from dovetail.specs import JoinAllOptions, JoinAllSpec
 
 
@@ -94,10 +94,7 @@ def _buckets(
     frame: DataFrame, edge: Edge, side: int, compared: Sequence[pa.DataType]
 ) -> NDArray[np.float64]:
     """The rows of each bucket."""
-    names = edge.columns[side]
-    keys = [frame[quoted(name)] for name in names]
-    types = [frame.schema[name].dataType for name in names]
-    keys, types = compared_keys(keys, types, compared)
+    keys, types = keys_of(frame, edge.columns[side], compared)
     if edge.within is None:
         bucket = partition_of(keys, types, BUCKETS)
     else:

@@ -22,7 +22,7 @@ from dovetail.costs.shares import Dimension
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT
 from dovetail.spark.jobs.bands import band_hashes
-from dovetail.spark.layout import arrow_schema, compared_keys, key_hash, quoted, with_keys
+from dovetail.spark.layout import arrow_schema, key_hash, keys_of, quoted, with_keys
 from dovetail.specs import JoinAllSpec
 
 Inputs = Mapping[str, DataFrame]
@@ -59,9 +59,7 @@ def _sampled(frame: DataFrame, spec: JoinAllSpec, side: int, most: int) -> tuple
     columns = [F.rand(_SEED + side).alias(_LOT)]
     for number, dimension in enumerate(spec.grid.dimensions):
         own = dimension.columns[side] if dimension.divisible else ()
-        keys = [keyed[quoted(name)] for name in own]
-        types: list[DataType] = [keyed.schema[name].dataType for name in own]
-        keys, types = compared_keys(keys, types, [spec.multiway.compared[side][n] for n in own])
+        keys, types = keys_of(keyed, own, [spec.multiway.compared[side][name] for name in own])
         hashes = dimension_hashes(dimension, number, side, keys, types) if own else []
         names.append([f"h{len(columns) + index}" for index in range(len(hashes))])
         columns += [hash_.alias(name) for hash_, name in zip(hashes, names[-1], strict=True)]

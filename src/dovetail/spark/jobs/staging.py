@@ -23,7 +23,6 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ from dovetail.semistream.base import check_budget
 from dovetail.semistream.table.reading import StagedTable, chunk_pages, page_bytes_for
 from dovetail.semistream.table.writing import TableWriter
 from dovetail.spark.jobs.staging_shown import shown
-from dovetail.spark.layout import compared_keys, partition_of
+from dovetail.spark.layout import keys_of, partition_of, with_keys
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import PartitionState, make_directory
 from dovetail.spark.state.durable import replace_durably
@@ -184,11 +183,8 @@ def _run(table: OpenTable, shape: Shape, directory: Path) -> int:
     # plain names on the way, whatever the table calls its columns
     needed = table.read(shape.schema.names).toDF(*(f"c{n}" for n in range(len(shape.schema))))
     names = [f"c{index}" for index in shape.key_columns]
-    present = reduce(lambda a, b: a & b, (needed[name].isNotNull() for name in names))
-    types = [needed.schema[name].dataType for name in names]
-    keys = compared_keys([needed[name] for name in names], types, shape.compared)
-    target = partition_of(*keys, shape.partitions)
-    tagged = needed.where(present).select("*", target.alias(_PART))
+    target = partition_of(*keys_of(needed, names, shape.compared), shape.partitions)
+    tagged = with_keys(needed, names).select("*", target.alias(_PART))
     with_code = StructType([*tagged.schema.fields, StructField(_CODE, LongType(), nullable=False)])
     coded = tagged.mapInArrow(_add_codes(shape), with_code)
     placed = coded.repartitionById(shape.partitions, F.col(_PART)).sortWithinPartitions(_CODE)

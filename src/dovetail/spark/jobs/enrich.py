@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from dovetail.errors import ArgumentError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot
 from dovetail.semistream import StagedTable, make
-from dovetail.spark.jobs.checks import check_collations, check_widening, default_state
+from dovetail.spark.jobs.checks import check_collations, check_widening, settled
 from dovetail.spark.jobs.course import Course, Leg, Loaded
 from dovetail.spark.jobs.enrich_course import EnrichCourse
 from dovetail.spark.jobs.job import Job, Route
@@ -28,8 +28,6 @@ from dovetail.spark.layout import (
     partition_of,
     with_keys,
 )
-from dovetail.spark.machine import default_memory
-from dovetail.spark.session import check_session
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import Manifest
 from dovetail.spark.state.staged import staged_partition, staged_version
@@ -127,18 +125,14 @@ def resolve_enrich(
             "refresh= needs a table that can be read again: give its path or name in place of a "
             "DataFrame, or call dovetail.refresh(state, table=...) when it has changed"
         )
-    session = stream.sparkSession
-    parallelism = check_session(session)
-    if stream.isStreaming and options.state is None:
-        options = replace(options, state=default_state(session, name))
+    options, parallelism, memory = settled(stream, options, name)
     schemas = (arrow_schema("stream", stream), arrow_types("table", table.schema))
-    memory = default_memory(session.sparkContext).nbytes
     spec = enrich_spec(*schemas, options, parallelism, memory)
     _check_overload(stream, options, spec)
     check_collations("stream", stream.schema, spec.semistream.stream_keys)
     check_collations("table", table.schema, spec.semistream.table_keys)
     ends = (spec.semistream.stream_keys, spec.semistream.table_keys)
-    check_widening(session, *spec.semistream.schemas, *ends)
+    check_widening(stream.sparkSession, *spec.semistream.schemas, *ends)
     return spec
 
 

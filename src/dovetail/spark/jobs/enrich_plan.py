@@ -68,13 +68,14 @@ class EnrichPlan(Plan):
         spec = resolve_enrich(stream, opened, options, name)
         StreamKeys(stream, history).check(spec.semistream)
         kept, problem, asked = None, None, options
-        if stream.isStreaming and spec.state is not None and (spec.state / IDENTITY).exists():
+        state = spec.state
+        if stream.isStreaming and state is not None and (state / IDENTITY).exists():
             try:
                 if options.algorithm == _AUTO:
-                    known = read_identity(spec.state)
+                    known = read_identity(state)
                     spec = replace(spec, algorithm=str(known.get("algorithm")))
                 asked = replace(options, algorithm=spec.algorithm)
-                kept = read_chosen(spec.state)
+                kept = read_chosen(state)
             except StateError as error:
                 problem = error
         if kept is not None and kept.choice.algorithm != spec.algorithm:

@@ -6,7 +6,7 @@ for `enrich`, and the error says so.
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -18,7 +18,7 @@ from dovetail.spark.jobs.checks import (
     check_collations,
     check_is_frame,
     check_widening,
-    default_state,
+    settled,
 )
 from dovetail.spark.jobs.job import Job, Route
 from dovetail.spark.layout import (
@@ -27,8 +27,6 @@ from dovetail.spark.layout import (
     partition_of,
     with_keys,
 )
-from dovetail.spark.machine import default_memory
-from dovetail.spark.session import check_session
 from dovetail.specs import JoinOptions, JoinSpec, join_spec
 from dovetail.twoway import make
 
@@ -84,16 +82,12 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
             "batch DataFrames. Read both with readStream, or both with read; to look a stream's "
             "rows up in a table, use dovetail.enrich."
         )
-    session = left.sparkSession
-    parallelism = check_session(session)
-    if left.isStreaming and options.state is None:
-        options = replace(options, state=default_state(session, name))
+    options, parallelism, memory = settled(left, options, name)
     schemas = [
         arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)
     ]
-    memory = default_memory(session.sparkContext).nbytes
     spec = join_spec(schemas[LEFT], schemas[RIGHT], options, parallelism, memory)
     for side, frame, keys in zip(SIDE_NAMES, (left, right), spec.keys, strict=True):
         check_collations(side, frame.schema, keys)
-    check_widening(session, *spec.twoway.schemas, *spec.keys)
+    check_widening(left.sparkSession, *spec.twoway.schemas, *spec.keys)
     return spec

@@ -22,6 +22,7 @@ from dovetail.costs.shares import Dimension
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT
 from dovetail.spark.jobs.bands import band_hashes
+from dovetail.spark.jobs.checks import check_history
 from dovetail.spark.layout import arrow_schema, key_hash, keys_of, quoted, with_keys
 from dovetail.specs import JoinAllSpec
 
@@ -95,11 +96,6 @@ def checked_history(frames: Any, spec: JoinAllSpec) -> Inputs:
                     f"history=: the DataFrame of {name!r} has no column {column!r}, as the input "
                     f"has; it has {', '.join(map(repr, known.names))}"
                 )
-        for key in keys:
-            if known.field(key).type != schema.field(key).type:
-                raise ArgumentError(
-                    f"history=: the DataFrame of {name!r} has no column {key!r} of type "
-                    f"{schema.field(key).type}, as the input has"
-                )
+        check_history(name, f"the DataFrame of {name!r}", frame, "the input", schema, keys)
         found[name] = frame.select([frame[quoted(column)] for column in schema.names])
     return found

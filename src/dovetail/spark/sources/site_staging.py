@@ -18,7 +18,6 @@ the list says, whatever Spark would now compute; puts that the site has it ackno
 import contextlib
 import itertools
 import json
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
 from dovetail.errors import (
@@ -36,9 +34,7 @@ from dovetail.errors import (
     StateCorruptError,
     StateMismatchError,
     StateMissingError,
-    StorageError,
 )
-from dovetail.kernel.blocks import storage_problem
 from dovetail.multisite.live.machine import rows_bytes, rows_of
 from dovetail.multisite.live.records import (
     RecordFile,
@@ -50,10 +46,11 @@ from dovetail.multisite.live.records import (
 from dovetail.multisite.query import Stream, times_of
 from dovetail.spark.layout import quoted
 from dovetail.spark.sources.site_columns import site_rows
+from dovetail.spark.state.durable import storing
+from dovetail.spark.worker_errors import own_errors
 
 _PIECE = "file string, at long, nbytes long, oldest long, newest long"
 _PIECES_OF_A_PUT = 16
-_PASSED_ON = {kind.__name__: kind for kind in (ArgumentError, StorageError)}
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -129,15 +126,13 @@ class StagedBatches:
             else:
                 old.unlink()
         folder = self._folder(number)
-        try:
+        with storing(folder, "write to"):
             folder.mkdir(parents=True)
             # the oldest first: so intervals can end, and make room, while later puts still come
             in_time = lateness is not None
             pieces = sorted(self._write(frame, folder, in_time), key=lambda piece: piece.oldest)
             sync_directory(folder)
             sync_directory(self._directory)
-        except OSError as error:
-            raise storage_problem(error, folder, "write to") from error
         puts = _promised(_grouped(pieces, self._portion), lateness)
         write_whole(self._list(number), json.dumps({"puts": [asdict(p) for p in puts]}).encode())
         return puts
@@ -184,13 +179,8 @@ class StagedBatches:
             columns = columns.sortWithinPartitions(quoted(self._stream.time))
             portion = max(1, portion // _PIECES_OF_A_PUT)
         write = _writer(self._stream, folder, portion, self._put_bytes)
-        try:
+        with own_errors():
             return [Piece(**row.asDict()) for row in columns.mapInArrow(write, _PIECE).collect()]
-        except PythonException as error:
-            problem = re.search(rf"errors\.({'|'.join(_PASSED_ON)}): (.*)", str(error))
-            if problem is None:
-                raise
-            raise _PASSED_ON[problem[1]](problem[2]) from error
 
 
 def _writer(

@@ -18,12 +18,11 @@ from typing import Any, Self
 import numpy as np
 
 from dovetail.costs.retune import Tuned
-from dovetail.errors import StateCorruptError
-from dovetail.kernel.blocks import BLOCK, storage_problem
+from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot
 from dovetail.semistream.overload import Load, Waits
 from dovetail.spark.endings import Silence
-from dovetail.spark.state.durable import write_durably
+from dovetail.spark.state.durable import reading, write_durably
 from dovetail.spark.state.totals import Totals
 
 FORMAT = 3
@@ -119,7 +118,7 @@ def write(path: Path, manifest: Manifest) -> None:
 
 def read(path: Path) -> Manifest:
     """The manifest in a file; `FileNotFoundError` if there is none."""
-    try:
+    with reading(path, damaged=_damaged(path)):
         data = path.read_bytes()
         prefix, _, rest = data.partition(b"\n")
         magic, _, head_size, body_size, checksum = prefix.split(b" ")
@@ -128,22 +127,13 @@ def read(path: Path) -> Manifest:
         if magic != b"dovetail" or not whole:
             raise ValueError("checksum")
         return _manifest(json.loads(head), body)
-    except FileNotFoundError:
-        raise
-    except (ValueError, LookupError, TypeError):
-        raise damaged_manifest(path) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
 
 
 def read_brief(path: Path) -> Brief:
     """Read the facts for the clock from the first bytes of the file; the rest is not checked."""
-    try:
-        with path.open("rb") as handle:
-            size = int(handle.readline().split(b" ")[2])
-            return Brief(**_brief(json.loads(handle.read(size))))
-    except (ValueError, LookupError, TypeError):
-        raise damaged_manifest(path) from None
+    with reading(path, damaged=_damaged(path)), path.open("rb") as handle:
+        size = int(handle.readline().split(b" ")[2])
+        return Brief(**_brief(json.loads(handle.read(size))))
 
 
 def _brief(head: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,5 +167,5 @@ def _manifest(head: Mapping[str, Any], body: bytes) -> Manifest:
     )
 
 
-def damaged_manifest(path: Path) -> StateCorruptError:
-    return StateCorruptError(f"the manifest {path} is damaged. {RESTORE_BOTH}")
+def _damaged(path: Path) -> str:
+    return f"the manifest {path} is damaged. {RESTORE_BOTH}"

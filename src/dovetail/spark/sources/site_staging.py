@@ -44,6 +44,7 @@ from dovetail.multisite.live.records import (
     write_whole,
 )
 from dovetail.multisite.query import Stream, times_of
+from dovetail.spark.grouping import grouped
 from dovetail.spark.layout import quoted
 from dovetail.spark.sources.site_columns import site_rows
 from dovetail.spark.state.durable import storing
@@ -133,7 +134,8 @@ class StagedBatches:
             pieces = sorted(self._write(frame, folder, in_time), key=lambda piece: piece.oldest)
             sync_directory(folder)
             sync_directory(self._directory)
-        puts = _promised(_grouped(pieces, self._portion), lateness)
+        # pieces that go together: many partitions have few rows each
+        puts = _promised(list(grouped(pieces, self._portion)), lateness)
         write_whole(self._list(number), json.dumps({"puts": [asdict(p) for p in puts]}).encode())
         return puts
 
@@ -218,17 +220,8 @@ def _append(file: RecordFile, rows: pa.RecordBatch, stream: Stream, most_bytes: 
 
 def _portions(batches: Batches, portion: int) -> Batches:
     """Regroup rows into batches of about this many bytes."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        for rows in _split(batch, portion):
-            if waiting and size + rows.nbytes > portion:
-                yield pa.concat_batches(waiting)
-                waiting, size = [], 0
-            waiting.append(rows)
-            size += rows.nbytes
-    if waiting:
-        yield pa.concat_batches(waiting)
+    pieces = itertools.chain.from_iterable(_split(batch, portion) for batch in batches)
+    return map(pa.concat_batches, grouped(pieces, portion))
 
 
 def _split(rows: pa.RecordBatch, portion: int) -> Batches:
@@ -238,19 +231,6 @@ def _split(rows: pa.RecordBatch, portion: int) -> Batches:
         yield from _split(rows.slice(half), portion)
     elif rows.num_rows:
         yield rows
-
-
-def _grouped(pieces: list[Piece], portion: int) -> list[list[Piece]]:
-    """Pieces that go together: many partitions have few rows each."""
-    groups: list[list[Piece]] = []
-    size = 0
-    for piece in pieces:
-        if not groups or size + piece.nbytes > portion:
-            groups.append([])
-            size = 0
-        groups[-1].append(piece)
-        size += piece.nbytes
-    return groups
 
 
 def _promised(groups: list[list[Piece]], lateness: int | None) -> list[Put]:

@@ -36,12 +36,16 @@ import contextlib
 import os
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from dovetail.errors import StateCorruptError, StateError, StateMissingError
 from dovetail.spark import faults
 from dovetail.spark.state.durable import link_durably, make_directory, reading, storing, sync
 from dovetail.spark.state.manifest import RESTORE_BOTH, Manifest, read, write
+
+T = TypeVar("T")
 
 _VERSION = re.compile(r"v(\d{12})")
 _SEGMENT = re.compile(r"b(\d+)-")
@@ -69,6 +73,13 @@ class PartitionState:
         manifest = read(path)
         self._check_belonging(path, version, manifest)
         return manifest
+
+    def newest(self, read: Callable[[int], T]) -> T | None:
+        """What is read of the newest version; None if there is none."""
+        while versions := self.versions():
+            with contextlib.suppress(FileNotFoundError):  # a later step has just replaced it
+                return read(versions[-1])
+        return None
 
     def parent_of(self, version: int) -> Manifest | None:
         """The version that a step of batch `version` starts from; None for the first step."""

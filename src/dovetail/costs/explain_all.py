@@ -40,25 +40,17 @@ def explain_join_all(plan: PlannedJoinAll) -> Explanation:
     """Say what a join of several inputs will do, and why."""
     samples = plan.samples or (None,) * len(plan.spec)
     widths = [row_width(*pair) for pair in zip(plan.spec.schemas, samples, strict=True)]
+    ways, costs = _ways(plan, [width.nbytes for width in widths])
     sections = [
         ("join", _inputs(plan, widths)),
         ("algorithm", _algorithm(plan)),
         ("partitions", _partitions(plan)),
         ("memory", _memory(plan, widths)),
-        ("one operator or a cascade of two-way joins", _ways(plan, widths)),
+        ("one operator or a cascade of two-way joins", ways),
         ("state", plan.state_lines()),
         ("output", [columns_of(plan.spec.output)]),
     ]
-    return plan.explained(sections, _algorithm(plan), _costs(plan, widths))
-
-
-def _costs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[Cost]:
-    """Of the one operator and of the best cascade, if rows were counted."""
-    if plan.counted is None:
-        return []
-    each = [width.nbytes for width in widths]
-    one = cost_of_all(plan.spec, plan.grid, plan.counted.rows, each)
-    return [one, best_cascade(plan.spec, plan.counted, each).cost]
+    return plan.explained(sections, _algorithm(plan), costs)
 
 
 def _inputs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
@@ -123,11 +115,11 @@ def _memory(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
     ]
 
 
-def _ways(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
+def _ways(plan: PlannedJoinAll, each: list[float]) -> tuple[list[str], list[Cost]]:
+    """The one operator beside the best cascade, if rows were counted; and what both cost."""
     counted = plan.counted
     if counted is None:
-        return [f"no estimate: {plan.why_not_counted}"]
-    each = [width.nbytes for width in widths]
+        return [f"no estimate: {plan.why_not_counted}"], []
     one = cost_of_all(plan.spec, plan.grid, counted.rows, each)
     cascade = best_cascade(plan.spec, counted, each)
     names = [plan.spec.names[number] for number in cascade.order]
@@ -146,12 +138,13 @@ def _ways(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
         "input do not depend on those of another"
     )
     fullest_one = f"{sum(counted.heaviest):,.0f} rows, {_bytes(fullest)}, in the fullest partition"
-    return [
+    lines = [
         basis,
         f"one operator: {_taken(one)}; {fullest_one}",
         f"cascade, {' then '.join(names)}: {_taken(cascade.cost, between)}",
         _verdict(one.state_bytes, cascade.cost.state_bytes),
     ]
+    return lines, [one, cascade.cost]
 
 
 def _taken(cost: Cost, between: float = 0.0) -> str:

@@ -32,7 +32,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from dovetail.errors import (
     StateError,
-    StateMismatchError,
     StateMissingError,
     StorageError,
     TableChangedError,
@@ -47,6 +46,7 @@ from dovetail.spark.layout import keys_of, partition_of, with_keys
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import PartitionState, make_directory
 from dovetail.spark.state.durable import replace_durably, storing
+from dovetail.spark.state.identity import other_setting
 from dovetail.spark.state.staged import CURRENT, TABLES, staged_version
 from dovetail.spark.worker_errors import own_errors
 from dovetail.specs import EnrichSpec
@@ -124,11 +124,9 @@ def check_staged_budget(spec: EnrichSpec) -> None:
     assert spec.state is not None
     directory = spec.state / TABLES / staged_version(spec.state)
     for number in range(spec.partitions):
-        table = StagedTable(directory / f"p{number:05d}", spec.semistream.table)
-        try:
+        part = StagedTable(directory / f"p{number:05d}", spec.semistream.table)
+        with contextlib.closing(part) as table:
             check_budget(spec.partition_bytes, table)
-        finally:
-            table.close()
 
 
 def stage(table: OpenTable, shape: Shape, state: Path) -> str:
@@ -267,11 +265,8 @@ def check_staged(directory: Path, shape: Shape) -> None:
     facts = staged_facts(directory)
     for name, value in shape.facts().items():
         if facts.get(name) != value:
-            raise StateMismatchError(
-                f"the table staged in {directory} has {name}={facts.get(name)!r}, but now "
-                f"{name}={value!r} is asked for. Go back to the old setting, or start over with a "
-                "new state directory and a new checkpoint."
-            )
+            what = f"the table staged in {directory} has"
+            raise other_setting(what, name, facts.get(name), value)
 
 
 def referred_to(state: Path, partitions: int) -> set[str]:

@@ -60,8 +60,13 @@ def compare_identity(root: Path, known: dict[str, Any], identity: dict[str, Any]
         )
     for name, value in identity.items():
         if known.get(name) != value:
-            raise StateMismatchError(
-                f"the state directory {root} was made with {name}={known.get(name)!r}, but now "
-                f"{name}={value!r} is asked for. Go back to the old setting, or start over with a "
-                "new state directory and a new checkpoint."
-            )
+            what = f"the state directory {root} was made with"
+            raise other_setting(what, name, known.get(name), value)
+
+
+def other_setting(what: str, name: str, known: object, asked: object) -> StateMismatchError:
+    """The error that something was made with another setting than is asked for."""
+    return StateMismatchError(
+        f"{what} {name}={known!r}, but now {name}={asked!r} is asked for. Go back to the old "
+        "setting, or start over with a new state directory and a new checkpoint."
+    )

@@ -18,7 +18,7 @@ from dovetail.costs import inl, meshjoin, seek, ssbj
 from dovetail.costs.explanation import Planned
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
 from dovetail.costs.skew import UNIFORM, Skew
-from dovetail.costs.ssbj import Stream
+from dovetail.costs.ssbj import SsbjState, Stream
 from dovetail.costs.storage import Storage
 from dovetail.costs.widths import RowWidth, row_width
 from dovetail.errors import ArgumentError, MemoryBudgetError
@@ -211,17 +211,12 @@ class Share:
             cached_row_bytes=self.grouped * (self.row_bytes + KEY_BYTES),
         )
         best = ssbj.best_rate(model, self.room, self.pages_read, self.packet_rows)
-        scanned = best.pages * self.scanned.page_bytes / best.batch_rows
-        read = scanned + best.disk_share * self.fetched
-        rate = self._drained(best.rate, best.wait_seconds)
-        return self._in_time(
-            Prediction("ssbj", best.memory_bytes, rate, best.wait_seconds, read, scanned)
-        )
+        return self._scan("ssbj", best, best.disk_share)
 
     def ameshjoin(self) -> Prediction:
         latency = None if self.plan.latency is None else self.plan.latency / self.turns
         best = meshjoin.best_rate(self.mesh, self.room, latency, self.packet_rows)
-        return self._meshed("ameshjoin", best)
+        return self._scan("ameshjoin", best)
 
     def meshjoin(self) -> Prediction:
         """With the settings that the operator begins with."""
@@ -231,7 +226,7 @@ class Share:
         batch = room / (work.stream_row_bytes + loops * work.window_row_bytes)
         if batch < 1:
             raise MemoryBudgetError("not one row a batch")
-        return self._meshed("meshjoin", self.mesh.plan(int(min(batch, self.packet_rows)), pages))
+        return self._scan("meshjoin", self.mesh.plan(int(min(batch, self.packet_rows)), pages))
 
     def inl(self) -> Prediction:
         page_rows, width = self.plan.table.page_rows, CODE_BYTES + self.row_bytes
@@ -251,19 +246,17 @@ class Share:
         wait = self.slice_rows / best.rate
         return Prediction("inl", best.memory_bytes + index, best.rate, wait, read, read)
 
-    def _in_time(self, one: Prediction) -> Prediction:
-        """The same, unless its rows wait longer than they may."""
-        if self.plan.latency is not None and one.wait_seconds * self.turns > self.plan.latency:
-            raise ArgumentError(f"rows wait {one.wait_seconds * self.turns:.3g} s")
-        return one
+    def _scan(self, name: str, best: MeshPlan | SsbjState, disk_share: float = 1.0) -> Prediction:
+        """The prediction of a scan, unless its rows wait longer than they may.
 
-    def _meshed(self, name: str, best: MeshPlan) -> Prediction:
+        disk_share: of the stream rows, those whose matches are not cached.
+        """
+        wait = best.wait_seconds
+        if self.plan.latency is not None and wait * self.turns > self.plan.latency:
+            raise ArgumentError(f"rows wait {wait * self.turns:.3g} s")
         scanned = best.pages * self.scanned.page_bytes / best.batch_rows
-        read = scanned + self.fetched
-        rate = self._drained(best.rate, best.wait_seconds)
-        return self._in_time(
-            Prediction(name, best.memory_bytes, rate, best.wait_seconds, read, scanned)
-        )
+        read, rate = scanned + disk_share * self.fetched, self._drained(best.rate, wait)
+        return Prediction(name, best.memory_bytes, rate, wait, read, scanned)
 
     def _drained(self, rate: float, scan_seconds: float) -> float:
         """The rate of a scan that settles a batch before the next one comes.

@@ -10,7 +10,7 @@ otherwise once its stage has been coalesced or united with another.
 A row that goes to several partitions is a copy in all but one of them, so that it counts once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -50,21 +50,22 @@ class UnionLayout:
 
     def tagged(self, frame: DataFrame, side: int) -> DataFrame:
         """A side's rows in the common format, columns without a value as nulls."""
-        by_slot = dict(zip(self.slots[side], frame.columns, strict=True))
-        columns = [F.lit(side).cast(IntegerType()).alias(TAG)]
+        return self._in_slots(
+            frame, F.lit(side), dict(zip(self.slots[side], frame.columns, strict=True))
+        )
+
+    def ticks(self, clock: DataFrame) -> DataFrame:
+        """The clock's rows (the partition to wake, whether the query ends) in the common format."""
+        tick = F.when(F.col("ends"), LAST_ROWS).otherwise(CLOCK)
+        return self._in_slots(clock, F.shiftleft("partition", _TAG_BITS) + tick, {})
+
+    def _in_slots(self, frame: DataFrame, tag: Column, by_slot: Mapping[int, str]) -> DataFrame:
+        columns = [tag.cast(IntegerType()).alias(TAG)]
         for slot, type_ in enumerate(self.slot_types):
             name = by_slot.get(slot)
             value = F.lit(None).cast(type_) if name is None else frame[quoted(name)]
             columns.append(value.alias(_slot_name(slot)))
         return frame.select(columns)
-
-    def ticks(self, clock: DataFrame) -> DataFrame:
-        """The clock's rows (the partition to wake, whether the query ends) in the common format."""
-        tick = F.when(F.col("ends"), LAST_ROWS).otherwise(CLOCK)
-        columns = [(F.shiftleft("partition", _TAG_BITS) + tick).cast(IntegerType()).alias(TAG)]
-        for slot, type_ in enumerate(self.slot_types):
-            columns.append(F.lit(None).cast(type_).alias(_slot_name(slot)))
-        return clock.select(columns)
 
     def column(self, side: int, column: int) -> Column:
         """A column of a side, as it travels."""

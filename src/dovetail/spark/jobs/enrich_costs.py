@@ -1,7 +1,5 @@
 """Inputs of the cost models of an enrichment: sizes and widths that Spark knows."""
 
-from pathlib import Path
-
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -37,7 +35,7 @@ def foreseen(
     and takes a sample of `keys`, if there are any to go by, unless that was done.
     """
     sample, table_sample = samples or (None, None)
-    size = _table_size(table, spec, spec.state, table_sample)
+    size = _table_size(table, spec, table_sample)
     width = row_width(spec.semistream.stream, sample).nbytes
     machine = recorded.machine if recorded else _machine(stream, spec, width, size.row_bytes)
     skew = recorded.skew if recorded else UNIFORM
@@ -66,11 +64,9 @@ def _machine(stream: DataFrame, spec: EnrichSpec, stream_width: float, width: fl
     )
 
 
-def _table_size(
-    table: OpenTable, spec: EnrichSpec, state: Path | None, sample: pa.Table | None
-) -> TableSize:
+def _table_size(table: OpenTable, spec: EnrichSpec, sample: pa.Table | None) -> TableSize:
     """From the staged table if there is one; else from what Spark and the files tell."""
-    staged = _staged_size(spec, state)
+    staged = _staged_size(spec)
     if staged is not None:
         return staged
     schema = spec.semistream.table
@@ -87,7 +83,8 @@ def _table_size(
     return TableSize(rows, width.nbytes, page_rows, f"{source}; a row's width {width.source}")
 
 
-def _staged_size(spec: EnrichSpec, state: Path | None) -> TableSize | None:
+def _staged_size(spec: EnrichSpec) -> TableSize | None:
+    state = spec.state
     if state is None:
         return None
     rows, nbytes, page_rows = 0, 0.0, 1

@@ -135,7 +135,7 @@ class EnrichCourse(Course):
             for out in self.operator.poll(FUEL):
                 self.leg.outbox.put(out)
         context = self.operator.ctx
-        self.loaded.release()
+        self.loaded.resources.close()
         self.loaded = self.fresh(context.store, context.counters)
         self.waits, self.wait = self.waits.settled(None, self.leg.now())
 

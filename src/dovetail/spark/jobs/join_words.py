@@ -1,7 +1,6 @@
 """Explanations of `join`: collects what Spark knows of the inputs for `costs`."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -47,7 +46,7 @@ def explained_join(
         samples=samples,
     )
     files = (files_in_a_batch(left), files_in_a_batch(right))
-    expected, why_not = expect(frames, plan, sample_rows, spec.state, files)
+    expected, why_not = expect(frames, plan, sample_rows, files)
     return explain_join(replace(plan, expected=expected, why_not_expected=why_not))
 
 
@@ -55,12 +54,11 @@ def expect(
     frames: Pair | None,
     plan: PlannedJoin,
     sample_rows: int,
-    state: Path | None,
     files: tuple[int | None, int | None] = (None, None),
 ) -> tuple[Expected | None, str]:
     """Predict the join from a sample of the keys; or say why there is none.
 
-    state: where the join will spill to; files: as `sample_keys` has it.
+    files: as `sample_keys` has it.
     """
     if not sample_rows:
         return None, "no sample of the inputs was asked for (sample_rows=)"
@@ -90,5 +88,5 @@ def expect(
         return Expected(forecast), ""
     cores = int(frames[LEFT].sparkSession.sparkContext.defaultParallelism)
     factors = cleanup_factors(plan.algorithm, max(widths))
-    machine = CleanupMachine(factors, storage_near(state), max(1, min(cores, plan.partitions)))
+    machine = CleanupMachine(factors, storage_near(plan.state), max(1, min(cores, plan.partitions)))
     return Expected(forecast, machine), ""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from dovetail.costs.meshjoin import (
     MeshFactors,
@@ -24,6 +25,7 @@ from dovetail.costs.meshjoin import (
 from dovetail.costs.retune import TOLERANCE, Tuned, Tuner, averaged
 from dovetail.costs.storage import DISK_7200, Storage
 from dovetail.spark.jobs.course import Leg, Loaded
+from dovetail.spark.jobs.enrich import EnrichJob
 from dovetail.spark.jobs.enrich_course import EnrichCourse
 from dovetail.spark.state import Outbox, PartitionState
 from dovetail.specs import EnrichSpec
@@ -214,7 +216,7 @@ def course_of(bench: Bench, state: Path, tuner: Tuner | None) -> EnrichCourse:
     outbox = Outbox(state, "attempt", spec.output)
     leg = Leg(PartitionState(state, 0), None, "attempt", outbox, lambda: 0.0, 0.0)
     loaded = Loaded(bench.operator, ExitStack())
-    return EnrichCourse(spec, leg, loaded, lambda *_: loaded, tuner, None)
+    return EnrichCourse(EnrichJob(spec, StructType(), None, tuner), leg, loaded)
 
 
 def test_retune_when_rows_wait_then_settings_change_under_them_and_pairs_stay_right(

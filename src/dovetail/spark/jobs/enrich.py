@@ -13,8 +13,7 @@ from pyspark.sql.types import StructType
 from dovetail.costs.choice import Recorded
 from dovetail.costs.retune import Tuner
 from dovetail.errors import ArgumentError
-from dovetail.kernel.blocks import BlockStore
-from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot
+from dovetail.kernel.protocol import Context, Operator, Snapshot
 from dovetail.semistream import StagedTable, make
 from dovetail.spark.jobs.checks import check_collations, check_widening, settled
 from dovetail.spark.jobs.course import Course, Leg, Loaded
@@ -105,10 +104,7 @@ class EnrichJob(Job):
         return make(self.spec.algorithm, self.spec.semistream, context, table, snapshot)
 
     def course(self, leg: Leg, loaded: Loaded) -> Course:
-        def fresh(store: BlockStore, counters: Counters) -> Loaded:
-            return self.loaded(store, counters, leg.state.partition, None)
-
-        return EnrichCourse(self.spec, leg, loaded, fresh, self.tuner, self.recorded)
+        return EnrichCourse(self, leg, loaded)
 
 
 def resolve_enrich(

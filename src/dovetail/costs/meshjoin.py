@@ -166,10 +166,6 @@ class MeshModel:
         """Equation (4), second half."""
         return pages / self.loop_seconds(batch_rows, pages)
 
-    def cycle_seconds(self, batch_rows: Number, pages: Number) -> Number:
-        """The time that a row stays in the window: one scan of the table."""
-        return self.workload.loops(pages) * self.loop_seconds(batch_rows, pages)
-
     def wait_seconds(self, batch_rows: Number, pages: Number) -> Number:
         """From a row's arrival to its last result, at most.
 

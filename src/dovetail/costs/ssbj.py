@@ -5,11 +5,11 @@ After Naeem, Weber and Lutteroth, "A Memory-Optimal Many-To-Many Semi-Stream Joi
 that wait for a scan of the table to pass, or in the cache, as the table rows that match it. With
 the distribution of the stream known, that settles what the cache holds, and so memory and rate.
 
-The paper's symbols, beyond those of `meshjoin`: w_N `cache_rows` and w_S `disk_rows`, together w
-`batch_rows`; h_R `cached_table_rows`; R_t `table_rows`; s_f `switching`; m `matches`; n, the rows
-of a value in a scan, is its probability times `window_rows`; c_B `SsbjFactors.switch`. We count b
-in pages, as for MESHJOIN, and all rows are expected values, not whole numbers: SSBJ takes as many
-as have arrived.
+The paper's symbols, beyond those of `meshjoin`: w_S, the part `disk_share` of w, `batch_rows`, and
+w_N, the rest of it; h_R `cached_table_rows`; R_t `table_rows`; s_f `switching`; m `matches`; n, the
+rows of a value in a scan, is its probability times `window_rows`; c_B `SsbjFactors.switch`. We
+count b in pages, as for MESHJOIN, and all rows are expected values, not whole numbers: SSBJ takes
+as many as have arrived.
 
 Where we differ:
 
@@ -98,14 +98,6 @@ class SsbjState:
     memory_bytes: float
     loop_seconds: float
     wait_seconds: float  #: from a row's arrival to its last result, at most
-
-    @property
-    def disk_rows(self) -> float:
-        return self.batch_rows * self.disk_share
-
-    @property
-    def cache_rows(self) -> float:
-        return self.batch_rows - self.disk_rows
 
     @property
     def rate(self) -> float:

@@ -157,8 +157,8 @@ def test_steady_state_when_computed_value_by_value_then_is_equations_1_to_3(
     state = model.steady_state(batch_rows, pages)
     assert state.cached_values == cached.sum()
     assert state.cached_table_rows == table_rows
-    assert state.disk_rows == pytest.approx(disk_rows, abs=1e-9)
-    assert state.cache_rows == pytest.approx(cache_rows, abs=1e-9)
+    assert state.batch_rows * state.disk_share == pytest.approx(disk_rows, abs=1e-9)
+    assert state.batch_rows * (1 - state.disk_share) == pytest.approx(cache_rows, abs=1e-9)
     assert state.memory_bytes == pytest.approx(
         pages * work.page_bytes
         + work.fudge * (table_rows * work.table_row_bytes + keys * model.key_bytes)
@@ -184,7 +184,7 @@ def test_values_when_they_match_nothing_then_cost_their_key_only() -> None:
     state = replace(MODEL, stream=stream).steady_state(100, 12)
     assert state.cached_values == 2
     assert state.cached_table_rows == 0
-    assert state.disk_rows == 0
+    assert state.batch_rows * state.disk_share == 0
     assert state.memory_bytes == 12 * 1000 + 100 * 20 + 1.5 * 2 * 8
     free = replace(MODEL, stream=stream, key_bytes=0)
     assert free.is_cached(1e-9).all()  # the paper's inequality, 0 < n v_S
@@ -372,7 +372,7 @@ def test_theorem_3_when_the_rate_is_above_its_bound_then_everything_is_cached(
         assert state.rate == pytest.approx(rate)
         assert state.cached_values == comes.sum()
         assert state.cached_table_rows == everything
-        assert state.disk_rows == 0
+        assert state.batch_rows * state.disk_share == 0
         buffers = pages * model.workload.page_bytes + batch_rows * model.workload.stream_row_bytes
         assert state.memory_bytes == pytest.approx(main_memory_bytes(model) + buffers)
 

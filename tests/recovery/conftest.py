@@ -16,6 +16,7 @@ import pytest
 
 import dovetail
 from dovetail.multiway import ALGORITHMS as MULTIWAY
+from support.processes import finding_support
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -124,7 +125,7 @@ class Job:
         with (self.root / "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, str(FOLDER / "runner.py"), mode, str(self.root), *arguments],
-                env={**os.environ, **(env or {})},
+                env={**finding_support(), **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

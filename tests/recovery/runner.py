@@ -40,8 +40,8 @@ from pyspark.sql.streaming import StreamingQueryException
 import dovetail
 from dovetail.multiway import ALGORITHMS as MULTIWAY
 from dovetail.semistream.overload import Rates, Shedding
-from dovetail.spark.faults import POINTS
 from dovetail.spark.session import local_session
+from support.fault_points import POINTS
 
 Batches = Iterator[pa.RecordBatch]
 LEAST_KB_OF_THREE = 110  # a partition of a join of three inputs needs about as much

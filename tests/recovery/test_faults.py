@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dovetail.spark.faults import POINTS, SHED_POINTS
 from support.depth import FULL
+from support.fault_points import POINTS, SHED_POINTS
 
 pytestmark = [pytest.mark.recovery, pytest.mark.slow]
 

@@ -27,11 +27,11 @@ from dovetail.errors import StateError, StateMissingError
 from dovetail.kernel.protocol import SIDE_NAMES
 from dovetail.spark import endings, faults
 from dovetail.spark import step as step_module
-from dovetail.spark.faults import POINTS
 from dovetail.spark.jobs import enrich_course
 from dovetail.spark.jobs import refresh as refresh_module
 from dovetail.spark.state import PartitionState, prepare
 from support.depth import full_or, only_full
+from support.fault_points import POINTS
 from support.processes import finding_support
 
 pytestmark = pytest.mark.recovery

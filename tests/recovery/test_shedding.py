@@ -26,9 +26,9 @@ from dovetail.semistream.overload import Pace, Rates, Shedding
 from dovetail.semistream.shedding import SHEDDERS
 from dovetail.spark import endings, faults
 from dovetail.spark import step as step_module
-from dovetail.spark.faults import POINTS, SHED_POINTS
 from dovetail.spark.jobs import course, enrich_course
 from dovetail.spark.state import PartitionState, prepare
+from support.fault_points import POINTS, SHED_POINTS
 
 pytestmark = pytest.mark.recovery
 

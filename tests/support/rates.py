@@ -101,7 +101,7 @@ def compare(
         size = TableSize(staged.rows, staged.row_bytes, staged.page_rows, "as staged")
         staged.close()
         sizes = setting.stream_row_bytes, setting.table_row_bytes, setting.budget_bytes
-        known = factors or calibrate(sizes_for(*sizes)).factors
+        known = factors or calibrate(sizes_for(*sizes))
         told = {one.algorithm: one.rate for one in predict(_plan(setting, size, known))}
         drawn = np.searchsorted(
             np.cumsum(zipf(setting.table_rows, setting.skew)), rng.random(setting.rows)

@@ -16,16 +16,13 @@ they find nothing in the processor's caches, and where mapped rows are given bac
 Times are processor times. What a read has to wait for is not part of them; see `storage`.
 """
 
-import json
 import math
-import os
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Self
 
 import numpy as np
 
@@ -59,32 +56,8 @@ class Sizes:
                 raise ArgumentError(f"{name}={value}: must be 1 or more")
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Measured factors, and what they were measured with."""
-
-    factors: MeshFactors
-    sizes: Sizes = field(default_factory=Sizes)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, in place of what was there."""
-        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote. Raises `ArgumentError` if it is something else."""
-        try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls(MeshFactors(**found["factors"]), Sizes(**found["sizes"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArgumentError(
-                f"{Path(path)} is not a calibration ({error}): calibrate again and save it there"
-            ) from error
-
-
-def calibrate(sizes: Sizes | None = None) -> Calibration:
+def calibrate(sizes: Sizes) -> MeshFactors:
     """Measure the factors, in about a second or less, with a temporary folder of up to 35 MB."""
-    sizes = sizes or Sizes()
     rows = max(1, min(sizes.table_rows, _TABLE_BYTES // sizes.table_row_bytes))
     with (
         tempfile.TemporaryDirectory(prefix="dovetail-calibrate-") as name,
@@ -100,7 +73,7 @@ def calibrate(sizes: Sizes | None = None) -> Calibration:
     scale = min(1.0, row / known)
     parts = {name: part * scale for name, part in parts.items()}
     add = max(row - known, 1e-12)
-    return Calibration(MeshFactors(call=call, chunk=chunk, probe=probe, add=add, **parts), sizes)
+    return MeshFactors(call=call, chunk=chunk, probe=probe, add=add, **parts)
 
 
 def _measure(scans: list[Scan]) -> None:
@@ -120,9 +93,7 @@ def factors_for(
     return _factors_for(sizes_for(stream_row_bytes, table_row_bytes, partition_bytes))
 
 
-@lru_cache(maxsize=64)
-def _factors_for(sizes: Sizes) -> MeshFactors:
-    return calibrate(sizes).factors
+_factors_for = lru_cache(maxsize=64)(calibrate)
 
 
 def sizes_for(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dovetail.costs.replay import STAMP_BYTES, Forecast
 from dovetail.costs.storage import Storage
+from dovetail.costs.widths import filler
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import SIDES, Context, Status
@@ -90,16 +91,14 @@ def _clean(algorithm: str, width: int, keys: list[NDArray[np.int64]]) -> tuple[f
         ("key",), ("key",),
     )  # fmt: skip
     budget_bytes = int(_MEMORY_SHARE * len(SIDES) * _ROWS * (width + INDEX_BYTES_PER_ROW))
-    filler = pa.Array.from_buffers(
-        rest, _BATCH_ROWS, [None, pa.py_buffer(bytes(rest.byte_width * _BATCH_ROWS))]
-    )
+    wide = filler(rest.byte_width, _BATCH_ROWS)
     with tempfile.TemporaryDirectory(prefix="dovetail-calibrate-") as directory:
         store = BlockStore(Path(directory), spec.schemas, "calibrate")
         try:
             join = make(algorithm, spec, Context(Budget(budget_bytes), store))
             for start in range(0, _ROWS, _BATCH_ROWS):
                 for side in SIDES:
-                    columns = [pa.array(keys[side][start : start + _BATCH_ROWS]), filler]
+                    columns = [pa.array(keys[side][start : start + _BATCH_ROWS]), wide]
                     batch = pa.RecordBatch.from_arrays(columns, schema=spec.schemas[side])
                     for _ in join.push(side, batch):
                         pass

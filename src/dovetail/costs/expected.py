@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dovetail.costs.cleanup import CleanupMachine, cleanup_seconds, reading_seconds
+from dovetail.costs.explanation import about
 from dovetail.costs.replay import FEW_ROWS, Forecast
 from dovetail.kernel.memory import format_bytes
 from dovetail.kernel.protocol import SIDE_NAMES
@@ -26,7 +27,7 @@ def expected_lines(expected: Expected | None, why_not: str) -> list[str]:
     lines = _basis(forecast)
     if forecast.stopped is not None:
         stop = f"the join would STOP after about {forecast.stopped:.0%} of the rows"
-        return [*lines, f"{stop}, in which it finds about {_about(forecast.online)} results"]
+        return [*lines, f"{stop}, in which it finds about {about(forecast.online)} results"]
     lines += [_results(forecast), *_kept(forecast)]
     if expected.machine is None or not forecast.spilled_rows:
         return [*lines, "nothing is spilled, and Cleanup has nothing to do"]
@@ -51,7 +52,7 @@ def _basis(forecast: Forecast) -> list[str]:
 def _results(forecast: Forecast) -> str:
     if not forecast.results:
         return "results: none in the sample, so that nothing can be said of when they come"
-    text = f"results: about {_about(forecast.results)}"
+    text = f"results: about {about(forecast.results)}"
     text += f", {forecast.online_share:.1%} of them online, while rows arrive"
     if not forecast.shares:
         return text
@@ -66,7 +67,7 @@ def _results(forecast: Forecast) -> str:
 
 def _kept(forecast: Forecast) -> list[str]:
     sides = ", ".join(
-        f"{_about(rows)} rows of {name} ({format_bytes(round(nbytes))} with the index)"
+        f"{about(rows)} rows of {name} ({format_bytes(round(nbytes))} with the index)"
         for name, rows, nbytes in zip(
             SIDE_NAMES, forecast.kept_rows, forecast.kept_bytes, strict=True
         )
@@ -98,15 +99,10 @@ def _cleanup(forecast: Forecast, machine: CleanupMachine) -> list[str]:
         f"{_span(reading_seconds(forecast, machine))} of it for storage, unless blocks are cached"
     )
     return [
-        f"spilled while rows arrive: about {spilled}, {_about(forecast.spilled_rows)} rows",
-        f"cleanup: finds about {_about(forecast.later)} results, and reads {read} back{again}",
+        f"spilled while rows arrive: about {spilled}, {about(forecast.spilled_rows)} rows",
+        f"cleanup: finds about {about(forecast.later)} results, and reads {read} back{again}",
         f"{time}, besides what Spark itself takes; {waits}: it reads {speed} a second{note}",
     ]
-
-
-def _about(number: float) -> str:
-    """To three digits: more would promise too much."""
-    return f"{int(float(f'{number:.3g}')):,}"
 
 
 def _span(seconds: float) -> str:

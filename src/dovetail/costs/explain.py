@@ -7,12 +7,11 @@ keys (`replay`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from dovetail.costs.expected import Expected, expected_lines
-from dovetail.costs.explanation import Explanation, MemoryShare
+from dovetail.costs.explanation import Explanation, Planned, input_lines
 from dovetail.costs.widths import RowWidth, columns_of, row_width
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.memory import format_bytes
@@ -27,21 +26,11 @@ DROPPED_AS_LATE = (
 )
 
 
-@dataclass(frozen=True)
-class PlannedJoin:
+@dataclass(frozen=True, kw_only=True)
+class PlannedJoin(Planned):
     """A join as it would run, and how its settings came about."""
 
     spec: TwoWaySpec
-    algorithm: str
-    asked_algorithm: str
-    memory_bytes: int | None
-    partitions: int
-    asked_partitions: int | None
-    batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
-    streaming: bool
-    memory_words: str = ""  #: how it came about, if it was not asked for
-    state: Path | None = None
-    state_note: str = ""
     samples: tuple[pa.Table, pa.Table] | None = None
     expected: Expected | None = None  #: by a sample of the keys
     why_not_expected: str = "no sample of the inputs was taken"
@@ -60,16 +49,11 @@ def explain_join(plan: PlannedJoin) -> Explanation:
         ("when memory is full", _spilling(plan)),
         ("when the inputs end or fall silent", _ending(plan)),
         ("expected, by a sample", expected_lines(plan.expected, plan.why_not_expected)),
-        ("state", _state(plan)),
+        ("state", plan.state_lines()),
         ("output", [columns_of(plan.spec.layout.schema)]),
     ]
-    return Explanation.of(
-        sections,
-        algorithm=plan.algorithm,
-        predictions=() if plan.expected is None else (plan.expected,),
-        memory=MemoryShare(plan.memory_bytes, plan.partitions, plan.memory_words),
-        reasons=_algorithm(plan),
-    )
+    found = () if plan.expected is None else (plan.expected,)
+    return plan.explained(sections, _algorithm(plan), found)
 
 
 def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
@@ -82,11 +66,8 @@ def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
         unit = spec.left.field(a).type
         matches = f"|left.{a} - right.{b}| <= {spec.within} (in units of {unit})"
     kind = "two streams" if plan.streaming else "two batch inputs"
-    lines = [f"{kind}, inner, where {matches}"]
-    for side, schema, width in zip(SIDE_NAMES, spec.schemas, widths, strict=True):
-        lines.append(f"{side}: {columns_of(schema)}")
-        lines.append(f"  about {width.nbytes:.0f} bytes a row, {width.source}")
-    return lines
+    columns = input_lines(SIDE_NAMES, spec.schemas, widths)
+    return [f"{kind}, inner, where {matches}", *columns]
 
 
 def keys_of(codec: KeyCodec) -> list[str]:
@@ -144,15 +125,13 @@ def _algorithm(plan: PlannedJoin) -> list[str]:
 
 
 def _partitions(plan: PlannedJoin) -> list[str]:
-    why = "as asked" if plan.asked_partitions else "the parallelism of the Spark session"
-    fixed = "; fixed for the life of the state directory" if plan.streaming else ""
     how = "rows are split by a hash of the key"
     if plan.spec.within is not None:
         how = (
             "rows are split by ranges of the key, eight bands wide; a right row near the border of "
             "one goes to both"
         )
-    return [f"{plan.partitions}, {why}{fixed}", how]
+    return [plan.partition_words(), how]
 
 
 def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
@@ -161,20 +140,15 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
     share = plan.memory_bytes // plan.partitions
     working = int(share * WORKING_SHARE)
     room = share - working
-    batch = int(max(width.nbytes for width in widths) * plan.batch_rows)
-    counted = min(batch, room // 2)
-    free = room - counted
+    free = room - min(plan.batch_bytes(widths), room // 2)
+    *why, budget = plan.budget_lines()
     lines = [
-        *((plan.memory_words,) if plan.memory_words else ()),
-        f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
+        *why,
+        f"{budget}:",
         f"  {format_bytes(working):>9}  working memory: sorting, probing, output, blocks read back",
         f"  {format_bytes(room):>9}  rows with their index, the input batch, the list of blocks",
+        *plan.batch_lines(widths, room),
     ]
-    lines.append(
-        f"an input batch has up to {plan.batch_rows:,} rows ({format_bytes(batch)}): "
-        "spark.sql.execution.arrow.maxRecordsPerBatch"
-    )
-    lines += beyond_budget(batch, counted)
     for side, width in zip(SIDE_NAMES, widths, strict=True):
         rows = int(free / width.held_bytes) * plan.partitions
         lines.append(
@@ -182,14 +156,6 @@ def _memory(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:
             f"({width.held_bytes:.0f} bytes each with the index)"
         )
     return lines
-
-
-def beyond_budget(batch: int, counted: int) -> list[str]:
-    """The words for an input batch of which only a part counts as memory of the join."""
-    if batch <= counted:
-        return []
-    beyond = f"{format_bytes(batch - counted)} of it come on top of memory, while it is taken in"
-    return [f"{beyond}: spark.sql.execution.arrow.maxBytesPerBatch bounds them"]
 
 
 def _spilling(plan: PlannedJoin) -> list[str]:
@@ -213,9 +179,3 @@ def _ending(plan: PlannedJoin) -> list[str]:
         lines.append("in slices of time, so that new rows do not wait; then no micro-batch runs")
         lines.append(DROPPED_AS_LATE)
     return lines
-
-
-def _state(plan: PlannedJoin) -> list[str]:
-    if not plan.streaming:
-        return ["none: a batch join keeps nothing"]
-    return [*([str(plan.state)] if plan.state else []), plan.state_note]

@@ -1,13 +1,12 @@
 """Explanations of `join_all`, beside the cascade of two-way joins that it replaces."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from dovetail.costs.cascade import Cost, Counted, best_cascade, cost_of_all, results_of
-from dovetail.costs.explain import DROPPED_AS_LATE, beyond_budget
-from dovetail.costs.explanation import Explanation, MemoryShare
+from dovetail.costs.explain import DROPPED_AS_LATE
+from dovetail.costs.explanation import Explanation, Planned, about, input_lines
 from dovetail.costs.shares import Grid
 from dovetail.costs.widths import RowWidth, columns_of, row_width
 from dovetail.kernel.memory import format_bytes
@@ -15,6 +14,7 @@ from dovetail.multiway import MultiWaySpec
 from dovetail.multiway.holding import WORKING_SHARE
 from dovetail.multiway.rows import Encoder
 
+_PUT_OFF = ("what does not fit goes to disk and is joined later", DROPPED_AS_LATE)
 _ABOUT_EQUAL = 1.2  # within which a prediction does not decide
 _WHAT_IT_DOES = {
     "miner": "keeps the values in memory that join most, of any attribute; the rest goes to disk",
@@ -23,23 +23,14 @@ _WHAT_IT_DOES = {
 }
 
 
-@dataclass(frozen=True)
-class PlannedJoinAll:
+@dataclass(frozen=True, kw_only=True)
+class PlannedJoinAll(Planned):
     """A join of several inputs as it would run, and how its settings came about."""
 
     spec: MultiWaySpec
     grid: Grid
-    algorithm: str
-    asked_algorithm: str
-    memory_bytes: int | None
     most_partitions: int
-    asked_partitions: int | None
-    batch_rows: int  #: the most rows that Spark hands over in one Arrow batch
-    streaming: bool
     chosen_by: str  #: what the shares were
-    memory_words: str = ""  #: how it came about, if it was not asked for
-    state: Path | None = None
-    state_note: str = ""
     samples: tuple[pa.Table | None, ...] = ()
     counted: Counted | None = None
     why_not_counted: str = "the inputs were not counted"
@@ -49,32 +40,17 @@ def explain_join_all(plan: PlannedJoinAll) -> Explanation:
     """Say what a join of several inputs will do, and why."""
     samples = plan.samples or (None,) * len(plan.spec)
     widths = [row_width(*pair) for pair in zip(plan.spec.schemas, samples, strict=True)]
-    state = [*([str(plan.state)] if plan.state else []), plan.state_note]
+    ways, costs = _ways(plan, [width.nbytes for width in widths])
     sections = [
         ("join", _inputs(plan, widths)),
         ("algorithm", _algorithm(plan)),
         ("partitions", _partitions(plan)),
         ("memory", _memory(plan, widths)),
-        ("one operator or a cascade of two-way joins", _ways(plan, widths)),
-        ("state", state if plan.streaming else ["none: a batch join keeps nothing"]),
+        ("one operator or a cascade of two-way joins", ways),
+        ("state", plan.state_lines()),
         ("output", [columns_of(plan.spec.output)]),
     ]
-    return Explanation.of(
-        sections,
-        algorithm=plan.algorithm,
-        predictions=_costs(plan, widths),
-        memory=MemoryShare(plan.memory_bytes, plan.grid.partitions, plan.memory_words),
-        reasons=_algorithm(plan),
-    )
-
-
-def _costs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[Cost]:
-    """Of the one operator and of the best cascade, if rows were counted."""
-    if plan.counted is None:
-        return []
-    each = [width.nbytes for width in widths]
-    one = cost_of_all(plan.spec, plan.grid, plan.counted.rows, each)
-    return [one, best_cascade(plan.spec, plan.counted, each).cost]
+    return plan.explained(sections, _algorithm(plan), costs)
 
 
 def _inputs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
@@ -89,10 +65,7 @@ def _inputs(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
         else:
             unit = spec.schemas[edge.ends[0]].field(edge.columns[0][0]).type
             lines.append(f"  |{pairs[0][0]} - {pairs[0][1]}| <= {edge.within} (in units of {unit})")
-    for name, schema, width in zip(spec.names, spec.schemas, widths, strict=True):
-        lines.append(f"{name}: {columns_of(schema)}")
-        lines.append(f"  about {width.nbytes:.0f} bytes a row, {width.source}")
-    return lines
+    return [*lines, *input_lines(spec.names, spec.schemas, widths)]
 
 
 def _algorithm(plan: PlannedJoinAll) -> list[str]:
@@ -101,9 +74,7 @@ def _algorithm(plan: PlannedJoinAll) -> list[str]:
 
 
 def _partitions(plan: PlannedJoinAll) -> list[str]:
-    why = "as asked" if plan.asked_partitions else "the parallelism of the Spark session"
-    fixed = "; fixed for the life of the state directory" if plan.streaming else ""
-    lines = [f"{plan.grid.partitions} of at most {plan.most_partitions}, {why}{fixed}"]
+    lines = [plan.partition_words(f" of at most {plan.most_partitions}")]
     for dimension, share in zip(plan.grid.dimensions, plan.grid.shares, strict=True):
         columns = " = ".join(
             " and ".join(f"{name}.{column}" for column in columns)
@@ -131,27 +102,24 @@ def _partitions(plan: PlannedJoinAll) -> list[str]:
 def _memory(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
     if plan.memory_bytes is None:
         return ["unbounded: all rows stay in memory, and nothing is spilled"]
-    share = plan.memory_bytes // plan.grid.partitions
+    share = plan.memory_bytes // plan.partitions
     working = int(share * WORKING_SHARE)
-    batch = int(max(width.nbytes for width in widths) * plan.batch_rows)
-    lines = [
-        *((plan.memory_words,) if plan.memory_words else ()),
-        f"{format_bytes(plan.memory_bytes)} in all, {format_bytes(share)} for each partition:",
+    *why, budget = plan.budget_lines()
+    return [
+        *why,
+        f"{budget}:",
         f"  {format_bytes(working):>9}  working memory: slices, combinations, output",
         f"  {format_bytes(share - working):>9}  rows, indexes, the input batch, blocks read back",
+        *(_PUT_OFF if plan.streaming else ()),
+        *plan.batch_lines(widths, share - working),
     ]
-    if plan.streaming:
-        lines += ["what does not fit goes to disk and is joined later", DROPPED_AS_LATE]
-    limit = f"an input batch has up to {plan.batch_rows:,} rows ({format_bytes(batch)})"
-    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    return [*lines, f"{limit}: {setting}", *beyond_budget(batch, (share - working) // 2)]
 
 
-def _ways(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
+def _ways(plan: PlannedJoinAll, each: list[float]) -> tuple[list[str], list[Cost]]:
+    """The one operator beside the best cascade, if rows were counted; and what both cost."""
     counted = plan.counted
     if counted is None:
-        return [f"no estimate: {plan.why_not_counted}"]
-    each = [width.nbytes for width in widths]
+        return [f"no estimate: {plan.why_not_counted}"], []
     one = cost_of_all(plan.spec, plan.grid, counted.rows, each)
     cascade = best_cascade(plan.spec, counted, each)
     names = [plan.spec.names[number] for number in cascade.order]
@@ -166,22 +134,23 @@ def _ways(plan: PlannedJoinAll, widths: list[RowWidth]) -> list[str]:
     )
     results = results_of(plan.spec, counted, range(len(plan.spec)))
     basis = (
-        f"counted: {rows} rows with a key; about {_about(results)} results, if matches of one "
+        f"counted: {rows} rows with a key; about {about(results)} results, if matches of one "
         "input do not depend on those of another"
     )
     fullest_one = f"{sum(counted.heaviest):,.0f} rows, {_bytes(fullest)}, in the fullest partition"
-    return [
+    lines = [
         basis,
         f"one operator: {_taken(one)}; {fullest_one}",
         f"cascade, {' then '.join(names)}: {_taken(cascade.cost, between)}",
         _verdict(one.state_bytes, cascade.cost.state_bytes),
     ]
+    return lines, [one, cascade.cost]
 
 
 def _taken(cost: Cost, between: float = 0.0) -> str:
     shuffled, kept = _bytes(cost.shuffled_bytes), _bytes(cost.state_bytes)
-    of_them = f", {_about(between)} of them intermediate results" if between else ""
-    return f"{_about(cost.rows)} rows travel{of_them} ({shuffled}), and {kept} are kept"
+    of_them = f", {about(between)} of them intermediate results" if between else ""
+    return f"{about(cost.rows)} rows travel{of_them} ({shuffled}), and {kept} are kept"
 
 
 def _verdict(one: float, cascade: float) -> str:
@@ -197,11 +166,6 @@ def _verdict(one: float, cascade: float) -> str:
             "join_all does not build one; write it as joins of joins, or lower partitions"
         )
     return "both keep about the same; the one operator commits one state instead of several"
-
-
-def _about(number: float) -> str:
-    """To three digits: more would promise too much."""
-    return f"{int(float(f'{number:.3g}')):,}"
 
 
 def _bytes(number: float) -> str:

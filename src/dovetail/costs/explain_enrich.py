@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dovetail.costs.choice import choose
 from dovetail.costs.explain import DROPPED_AS_LATE, keys_of
-from dovetail.costs.explanation import Explanation, MemoryShare
+from dovetail.costs.explanation import Explanation
 from dovetail.costs.predictions import (
     ALIKE,
     STEP_SECONDS,
@@ -50,7 +50,7 @@ def explain_enrich(plan: PlannedEnrich) -> Explanation:
         ("keys", keys_of(plan.spec.codec)),
         ("algorithm", _algorithm(plan, predictions)),
         ("predictions", [*_assumptions(plan), *_rows(plan, predictions)]),
-        ("partitions", _partitions(plan)),
+        ("partitions", [plan.partition_words(), "rows are split by a hash of the key"]),
         ("memory", _memory(plan)),
         *((("waits", _waits(plan)),) if plan.latency is not None else ()),
         *((("shedding", _shedding(plan.shedding)),) if plan.shedding is not None else ()),
@@ -59,14 +59,8 @@ def explain_enrich(plan: PlannedEnrich) -> Explanation:
     ]
     told = [one.on_spark for one in predictions]
     mine = next((one for one in told if one.algorithm == plan.algorithm and not one.problem), None)
-    return Explanation.of(
-        sections,
-        algorithm=plan.algorithm,
-        predictions=told,
-        memory=MemoryShare(plan.memory_bytes, plan.partitions, plan.memory_words),
-        wait_seconds=None if mine is None else mine.wait_seconds,
-        reasons=_algorithm(plan, predictions),
-    )
+    wait = None if mine is None else mine.wait_seconds
+    return plan.explained(sections, _algorithm(plan, predictions), told, wait)
 
 
 def _inputs(plan: PlannedEnrich) -> list[str]:
@@ -137,12 +131,6 @@ def _rows(plan: PlannedEnrich, predictions: list[Prediction]) -> list[str]:
     return lines
 
 
-def _partitions(plan: PlannedEnrich) -> list[str]:
-    why = "as asked" if plan.asked_partitions else "the parallelism of the Spark session"
-    fixed = "; fixed for the life of the state directory" if plan.streaming else ""
-    return [f"{plan.partitions}, {why}{fixed}", "rows are split by a hash of the key"]
-
-
 def _memory(plan: PlannedEnrich) -> list[str]:
     if plan.memory_bytes is None:
         return ["unbounded"]
@@ -152,8 +140,7 @@ def _memory(plan: PlannedEnrich) -> list[str]:
         part = ", as much as the table takes or more"
     share = plan.memory_bytes // plan.partitions
     return [
-        *((plan.memory_words,) if plan.memory_words else ()),
-        f"{format_bytes(plan.memory_bytes)} in all{part}, {format_bytes(share)} for each partition",
+        *plan.budget_lines(part),
         f"  {format_bytes(int(share * WORKING_SHARE)):>9}  working memory",
         "the rest holds the cache, the rows that wait, and the input batch",
         *(["rows may wait for a later micro-batch", DROPPED_AS_LATE] if plan.streaming else []),

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
 
 from dovetail.costs import inl, meshjoin, seek, ssbj
+from dovetail.costs.explanation import Planned
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, MeshPlan, Workload
 from dovetail.costs.skew import UNIFORM, Skew
-from dovetail.costs.ssbj import Stream
+from dovetail.costs.ssbj import SsbjState, Stream
 from dovetail.costs.storage import Storage
 from dovetail.costs.widths import RowWidth, row_width
 from dovetail.errors import ArgumentError, MemoryBudgetError
@@ -60,25 +60,15 @@ class Machine:
     cores: int
 
 
-@dataclass(frozen=True)
-class PlannedEnrich:
+@dataclass(frozen=True, kw_only=True)
+class PlannedEnrich(Planned):
     """An enrichment as it would run, and how its settings came about."""
 
     spec: SemiStreamSpec
-    algorithm: str
-    asked_algorithm: str
-    memory_bytes: int | None
-    partitions: int
-    asked_partitions: int | None
-    streaming: bool
     table: TableSize
     machine: Machine
     skew: Skew = UNIFORM  #: of the stream's keys
-    memory_words: str = ""  #: how it came about, if it was not asked for
-    state: Path | None = None
-    state_note: str = ""
     sample: pa.Table | None = None  #: some rows of the stream
-    batch_rows: int = 10_000  #: that Spark hands over at a time, at most
     drain_seconds: float = 0.0  #: that a step goes on for, to settle the rows that it was given
     why: str = ""  #: the algorithm is the one that it is
     latency: float | None = None  #: seconds that a row may wait
@@ -221,17 +211,12 @@ class Share:
             cached_row_bytes=self.grouped * (self.row_bytes + KEY_BYTES),
         )
         best = ssbj.best_rate(model, self.room, self.pages_read, self.packet_rows)
-        scanned = best.pages * self.scanned.page_bytes / best.batch_rows
-        read = scanned + best.disk_share * self.fetched
-        rate = self._drained(best.rate, best.wait_seconds)
-        return self._in_time(
-            Prediction("ssbj", best.memory_bytes, rate, best.wait_seconds, read, scanned)
-        )
+        return self._scan("ssbj", best, best.disk_share)
 
     def ameshjoin(self) -> Prediction:
         latency = None if self.plan.latency is None else self.plan.latency / self.turns
         best = meshjoin.best_rate(self.mesh, self.room, latency, self.packet_rows)
-        return self._meshed("ameshjoin", best)
+        return self._scan("ameshjoin", best)
 
     def meshjoin(self) -> Prediction:
         """With the settings that the operator begins with."""
@@ -241,7 +226,7 @@ class Share:
         batch = room / (work.stream_row_bytes + loops * work.window_row_bytes)
         if batch < 1:
             raise MemoryBudgetError("not one row a batch")
-        return self._meshed("meshjoin", self.mesh.plan(int(min(batch, self.packet_rows)), pages))
+        return self._scan("meshjoin", self.mesh.plan(int(min(batch, self.packet_rows)), pages))
 
     def inl(self) -> Prediction:
         page_rows, width = self.plan.table.page_rows, CODE_BYTES + self.row_bytes
@@ -261,19 +246,17 @@ class Share:
         wait = self.slice_rows / best.rate
         return Prediction("inl", best.memory_bytes + index, best.rate, wait, read, read)
 
-    def _in_time(self, one: Prediction) -> Prediction:
-        """The same, unless its rows wait longer than they may."""
-        if self.plan.latency is not None and one.wait_seconds * self.turns > self.plan.latency:
-            raise ArgumentError(f"rows wait {one.wait_seconds * self.turns:.3g} s")
-        return one
+    def _scan(self, name: str, best: MeshPlan | SsbjState, disk_share: float = 1.0) -> Prediction:
+        """The prediction of a scan, unless its rows wait longer than they may.
 
-    def _meshed(self, name: str, best: MeshPlan) -> Prediction:
+        disk_share: of the stream rows, those whose matches are not cached.
+        """
+        wait = best.wait_seconds
+        if self.plan.latency is not None and wait * self.turns > self.plan.latency:
+            raise ArgumentError(f"rows wait {wait * self.turns:.3g} s")
         scanned = best.pages * self.scanned.page_bytes / best.batch_rows
-        read = scanned + self.fetched
-        rate = self._drained(best.rate, best.wait_seconds)
-        return self._in_time(
-            Prediction(name, best.memory_bytes, rate, best.wait_seconds, read, scanned)
-        )
+        read, rate = scanned + disk_share * self.fetched, self._drained(best.rate, wait)
+        return Prediction(name, best.memory_bytes, rate, wait, read, scanned)
 
     def _drained(self, rate: float, scan_seconds: float) -> float:
         """The rate of a scan that settles a batch before the next one comes.

@@ -27,10 +27,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.costs.keysample import Chosen, KeySample
+from dovetail.costs.widths import filler
 from dovetail.errors import MemoryBudgetError
 from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Budget
-from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Counters, Status
+from dovetail.kernel.protocol import LEFT, RIGHT, SIDES, Context, Status
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW
 from dovetail.twoway import ALGORITHMS, Diner, TwoWayJoin, TwoWaySpec, make
 from dovetail.twoway.base import MIN_BUDGET_BYTES, WORKING_SHARE
@@ -161,22 +162,6 @@ class _Seen:
         return (float(self.counts.sum()) - by_chance) / fraction + by_chance / fraction**2
 
 
-@dataclass(frozen=True)
-class _Disk:
-    """The rows and bytes that an operator has written and read."""
-
-    rows_written: int
-    bytes_written: int
-    bytes_read: int
-    blocks_read: int
-
-    @classmethod
-    def of(cls, counters: Counters) -> "_Disk":
-        return cls(
-            counters.flushed_rows, counters.flushed_bytes, counters.bytes_read, counters.blocks_read
-        )
-
-
 class _Replay:
     """One operator, and one part of the sample."""
 
@@ -240,22 +225,23 @@ class _Replay:
             return replace(stopped, stopped=came / self.rows, why_stopped=str(error))
         kept = [len(operator.memory[side]) for side in SIDES]
         counters = operator.ctx.counters
-        before = _Disk.of(counters)
+        before = replace(counters)  # as they are now
         for side in SIDES:
             operator.finish(side)
         while operator.status() is not Status.DONE:
             for out in operator.poll(_FUEL):
                 later.add(out)
-        after = _Disk.of(counters)
+        read = counters.bytes_read - before.bytes_read
+        blocks = counters.blocks_read - before.blocks_read
         return replace(
             self._forecast(online, later, kept),
-            spilled_rows=before.rows_written / self.fraction,
-            spilled_bytes=before.bytes_written * self._disk_scale,
-            rewritten_bytes=(after.bytes_written - before.bytes_written) * self._disk_scale,
-            read_rows=(after.bytes_read - before.bytes_read) / self._disk_row / self.fraction,
-            read_bytes=(after.bytes_read - before.bytes_read) * self._disk_scale,
+            spilled_rows=before.flushed_rows / self.fraction,
+            spilled_bytes=before.flushed_bytes * self._disk_scale,
+            rewritten_bytes=(counters.flushed_bytes - before.flushed_bytes) * self._disk_scale,
+            read_rows=read / self._disk_row / self.fraction,
+            read_bytes=read * self._disk_scale,
             # as many in each partition, whose blocks are as large in terms of its share
-            read_blocks=float((after.blocks_read - before.blocks_read) * self.setting.partitions),
+            read_blocks=float(blocks * self.setting.partitions),
         )
 
     @property
@@ -324,9 +310,7 @@ class _Replay:
         keys = self.sample.sides[side].keys.take(pa.array(chosen.rows[first:last]))
         columns = [keys, pa.array(chosen.flags[first:last].astype(np.int8))]
         if self.rest[side]:
-            type_ = pa.binary(self.rest[side])
-            filler = pa.py_buffer(bytes(self.rest[side] * (last - first)))
-            columns.append(pa.Array.from_buffers(type_, last - first, [None, filler]))
+            columns.append(filler(self.rest[side], last - first))
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.schemas[side])
 
 

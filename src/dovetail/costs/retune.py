@@ -1,7 +1,12 @@
-"""AMESHJOIN's settings from step to step: `Retuner` for a stream, `Tuner` for rows in batches.
+"""AMESHJOIN's settings from step to step.
 
-Polyzotis et al., section 3.3: w and b follow the arrival rate λ, which is averaged over time. A
-step brings rows that have come since the step before, all at once. So settings have to do for two
+Polyzotis et al., section 3.3: w and b follow the arrival rate λ, which is averaged over time, with
+exponentially fading weights, by time and not by observation, so that short and long steps count as
+they should. Settings change only when the average is more than `TOLERANCE` away from what they were
+made for, and they are made for `TOLERANCE` more than the average: so they keep up until they are
+changed. Where the budget does not allow that, they are the fastest that it does allow.
+
+A step brings rows that have come since the step before, all at once. So settings have to do for two
 rates: the average, and the one at which the rows at hand are done within `patience_seconds`. Else a
 burst after a silence would be served at the rate of the silence.
 
@@ -11,69 +16,14 @@ repeated has the settings of the first attempt.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from dovetail.costs.meshjoin import MeshModel, MeshPlan, best_rate, try_least_memory
 from dovetail.costs.predictions import PlannedEnrich, Share
-from dovetail.errors import ArgumentError
 
-
-@dataclass(frozen=True)
-class Retuner:
-    """Online tuning (section 3.3): settings that follow the arrival rate.
-
-    `observe` returns the tuner that knows one observation more; `plan` is what to use next. The
-    rate is averaged with exponentially fading weights, by time and not by observation, so that
-    short and long loops count as they should. Settings change only when the average is more than
-    `tolerance` away from what they were made for, and they are made for `tolerance` more than the
-    average: so they keep up until they are changed. Where the budget does not allow that, the plan
-    is the fastest that it does allow, and `keeps_up` says whether that is enough.
-    """
-
-    model: MeshModel
-    memory_bytes: int
-    plan: MeshPlan
-    rate: float  #: the average, in rows a second
-    tuned_rate: float  #: the average that the plan was made for
-    latency: float | None = None
-    tolerance: float = 0.2
-    horizon_seconds: float = 60.0  #: an observation of that age weighs 1/e of a new one
-
-    @classmethod
-    def start(
-        cls, model: MeshModel, memory_bytes: int, rate: float, latency: float | None = None
-    ) -> Self:
-        """A tuner that expects this rate. Raises as `best_rate` does."""
-        fastest = best_rate(model, memory_bytes, latency)
-        return cls(model, memory_bytes, fastest, rate, rate, latency)._retuned()
-
-    @property
-    def keeps_up(self) -> bool:
-        return self.plan.rate >= self.rate
-
-    def observe(self, rows: float, seconds: float) -> Self:
-        """After `rows` rows arrived in `seconds` seconds."""
-        if not (rows >= 0 and seconds >= 0):
-            raise ArgumentError(f"{rows} rows in {seconds} seconds: neither can be negative")
-        age = seconds / self.horizon_seconds
-        # rows spread over `seconds`, each weighed by its own age; at once, if that is 0
-        weight = -math.expm1(-age) / age if age else 1.0
-        rate = self.rate * math.exp(-age) + weight * rows / self.horizon_seconds
-        tuner = replace(self, rate=rate)
-        changed = abs(rate - self.tuned_rate) > self.tolerance * self.tuned_rate
-        return tuner._retuned() if changed else tuner
-
-    def settings_for(self, rate: float) -> MeshPlan:
-        """The least that keeps up with a rate, or the fastest that the budget allows."""
-        plan = try_least_memory(self.model, rate, self.latency)
-        if plan is None or plan.memory_bytes > self.memory_bytes:
-            plan = best_rate(self.model, self.memory_bytes, self.latency)
-        return plan
-
-    def _retuned(self) -> Self:
-        plan = self.settings_for(self.rate * (1 + self.tolerance))
-        return replace(self, plan=plan, tuned_rate=self.rate)
+TOLERANCE = 0.2  #: of the average, by which it may move before settings change
+_HORIZON_SECONDS = 60.0  # an observation of that age weighs 1/e of a new one
 
 
 @dataclass(frozen=True)
@@ -123,15 +73,24 @@ class Tuner:
         seconds = max(0.0, now - known.at)
         if not (known.rate or seconds):
             return known
-        if known.rate:
-            retuner = self._retuner(known).observe(rows, seconds)
-        else:
-            retuner = Retuner.start(self.model, self.memory_bytes, rows / seconds, self.latency)
-        steady = retuner.tuned_rate * (1 + retuner.tolerance)
-        plan = retuner.settings_for(max(steady, rows / self.patience_seconds))
-        return Tuned(plan.batch_rows, plan.pages, retuner.rate, retuner.tuned_rate, now)
+        rate = averaged(known.rate, rows, seconds) if known.rate else rows / seconds
+        tuned_rate = known.tuned_rate
+        if not known.rate or abs(rate - tuned_rate) > TOLERANCE * tuned_rate:
+            tuned_rate = rate
+        plan = self.settings_for(max(tuned_rate * (1 + TOLERANCE), rows / self.patience_seconds))
+        return Tuned(plan.batch_rows, plan.pages, rate, tuned_rate, now)
 
-    def _retuner(self, known: Tuned) -> Retuner:
-        plan = self.model.plan(known.w, known.b)
-        budget = self.memory_bytes
-        return Retuner(self.model, budget, plan, known.rate, known.tuned_rate, self.latency)
+    def settings_for(self, rate: float) -> MeshPlan:
+        """The least that keeps up with a rate, or the fastest that the budget allows."""
+        plan = try_least_memory(self.model, rate, self.latency)
+        if plan is None or plan.memory_bytes > self.memory_bytes:
+            plan = best_rate(self.model, self.memory_bytes, self.latency)
+        return plan
+
+
+def averaged(known: float, rows: float, seconds: float) -> float:
+    """The average rate after `rows` rows more have come in so many seconds."""
+    age = seconds / _HORIZON_SECONDS
+    # rows spread over `seconds`, each weighed by its own age; at once, if that is 0
+    weight = -math.expm1(-age) / age if age else 1.0
+    return known * math.exp(-age) + weight * rows / _HORIZON_SECONDS

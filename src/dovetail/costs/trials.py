@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from dovetail.costs.widths import filler
 from dovetail.kernel.blocks import BLOCK, BlockStore
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.memory import Budget
@@ -226,7 +227,5 @@ def _rows(keys: Codes, schema: pa.Schema) -> pa.RecordBatch:
     """Rows with these keys and the rest of their bytes in one more column."""
     columns = [pa.array(keys, pa.int64())]
     if len(schema) > 1:
-        rest = schema.field(1).type
-        filler = pa.py_buffer(bytes(rest.byte_width * len(keys)))
-        columns.append(pa.Array.from_buffers(rest, len(keys), [None, filler]))
+        columns.append(filler(schema.field(1).type.byte_width, len(keys)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

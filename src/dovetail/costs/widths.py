@@ -58,6 +58,11 @@ def _is_fixed(type_: pa.DataType) -> bool:
         return pa.types.is_null(type_)  # type: ignore[no-any-return]
 
 
+def filler(width: int, rows: int) -> pa.Array:
+    """Values of this many bytes, which make rows as wide as they are to be."""
+    return pa.repeat(pa.scalar(bytes(width), pa.binary(width)), rows)
+
+
 def columns_of(schema: pa.Schema) -> str:
     """Names and types in one line."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)

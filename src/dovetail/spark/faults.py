@@ -9,23 +9,6 @@ module variable.
 import os
 from pathlib import Path
 
-POINTS = (
-    "mid-claim",
-    "before-load",
-    "mid-collect",
-    "after-load",
-    "after-push",
-    "after-poll",
-    "after-snapshot",
-    "after-outbox",
-    "before-manifest",
-    "before-link",
-    "after-link",
-    "after-commit",
-    "mid-emit",
-    "after-emit",
-)
-SHED_POINTS = ("mid-publish", "after-publish")  #: only where rows are left out, and kept
 _DIRECTORY = os.environ.get("DOVETAIL_FAULT", "")
 
 

@@ -10,7 +10,7 @@ otherwise once its stage has been coalesced or united with another.
 A row that goes to several partitions is a copy in all but one of them, so that it counts once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -34,6 +34,7 @@ from dovetail.errors import ArgumentError
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 TAG = "__dovetail_tag"
 _SIDE_BITS, _TAG_BITS = 4, 5
+Keys = tuple[list[Column], list[DataType]]  #: and the types that they are compared as
 _SIDE = (1 << _SIDE_BITS) - 1
 _COPY = 1 << _SIDE_BITS
 CLOCK = (1 << _TAG_BITS) - 1  #: the tag of a tick; the sides count from 0
@@ -49,25 +50,33 @@ class UnionLayout:
 
     def tagged(self, frame: DataFrame, side: int) -> DataFrame:
         """A side's rows in the common format, columns without a value as nulls."""
-        by_slot = dict(zip(self.slots[side], frame.columns, strict=True))
-        columns = [F.lit(side).cast(IntegerType()).alias(TAG)]
+        return self._in_slots(
+            frame, F.lit(side), dict(zip(self.slots[side], frame.columns, strict=True))
+        )
+
+    def ticks(self, clock: DataFrame) -> DataFrame:
+        """The clock's rows (the partition to wake, whether the query ends) in the common format."""
+        tick = F.when(F.col("ends"), LAST_ROWS).otherwise(CLOCK)
+        return self._in_slots(clock, F.shiftleft("partition", _TAG_BITS) + tick, {})
+
+    def _in_slots(self, frame: DataFrame, tag: Column, by_slot: Mapping[int, str]) -> DataFrame:
+        columns = [tag.cast(IntegerType()).alias(TAG)]
         for slot, type_ in enumerate(self.slot_types):
             name = by_slot.get(slot)
             value = F.lit(None).cast(type_) if name is None else frame[quoted(name)]
             columns.append(value.alias(_slot_name(slot)))
         return frame.select(columns)
 
-    def ticks(self, clock: DataFrame) -> DataFrame:
-        """The clock's rows (the partition to wake, whether the query ends) in the common format."""
-        tick = F.when(F.col("ends"), LAST_ROWS).otherwise(CLOCK)
-        columns = [(F.shiftleft("partition", _TAG_BITS) + tick).cast(IntegerType()).alias(TAG)]
-        for slot, type_ in enumerate(self.slot_types):
-            columns.append(F.lit(None).cast(type_).alias(_slot_name(slot)))
-        return clock.select(columns)
-
     def column(self, side: int, column: int) -> Column:
         """A column of a side, as it travels."""
         return F.col(_slot_name(self.slots[side][column]))
+
+    def keys(
+        self, side: int, schema: StructType, names: Sequence[str], compared: Sequence[pa.DataType]
+    ) -> "Keys":
+        """Columns of a side as they travel, in the types that they are compared as."""
+        columns = [self.column(side, schema.names.index(name)) for name in names]
+        return _compared(columns, schema, names, compared)
 
     def split(
         self, batch: pa.RecordBatch, schemas: tuple[pa.Schema, ...]
@@ -148,13 +157,20 @@ def union_layout(*schemas: StructType) -> UnionLayout:
     return UnionLayout(tuple(slots), tuple(slot_types))
 
 
-def compared_keys(
-    keys: Sequence[Column], types: Sequence[DataType], compared: Sequence[pa.DataType]
-) -> tuple[list[Column], list[DataType]]:
+def keys_of(frame: DataFrame, names: Sequence[str], compared: Sequence[pa.DataType]) -> Keys:
+    """Columns of a DataFrame, in the types that they are compared as."""
+    columns = [frame[quoted(name)] for name in names]
+    return _compared(columns, frame.schema, names, compared)
+
+
+def _compared(
+    columns: list[Column], schema: StructType, names: Sequence[str], compared: Sequence[pa.DataType]
+) -> Keys:
     """Keys in the types that they are compared as, and these: equal ones have to go one way."""
     found: list[Column] = []
     targets: list[DataType] = []
-    for key, type_, as_type in zip(keys, types, compared, strict=True):
+    for key, name, as_type in zip(columns, names, compared, strict=True):
+        type_ = schema[name].dataType
         # nothing but numbers is compared as anything else than what it is
         target = from_arrow_type(as_type) if isinstance(type_, NumericType) else type_
         found.append(key if target == type_ else key.cast(target))

@@ -94,7 +94,7 @@ def batch_step(job: Job, layout: UnionLayout) -> Callable[[Batches], Batches]:
             open_.callback(shutil.rmtree, directory, ignore_errors=True)
             loaded = job.load(directory, partition_in(first), "batch", None)
             operator = loaded.operator
-            open_.callback(loaded.release)
+            open_.callback(loaded.resources.close)
             open_.callback(operator.ctx.store.close)
             for batch in itertools.chain([first], batches):
                 for side, _, rows in layout.split(batch, job.spec.inputs):
@@ -161,7 +161,7 @@ class StreamingTask:
             raise
         finally:
             if self._held is not None:
-                self._held.release()
+                self._held.resources.close()
                 self._held = None
 
     def _check_plan(self, version: Manifest) -> None:
@@ -255,7 +255,7 @@ class StreamingTask:
             context.budget.reset_peaks()
             return cached.loaded, True
         if cached is not None:
-            cached.loaded.release()
+            cached.loaded.resources.close()
         del cached  # before the next one takes its memory
         self._held = self.job.load(self.state.directory, self.state.partition, attempt, parent)
         return self._held, False

@@ -8,7 +8,6 @@ the windows behind it have closed, where it is dropped as late, without a word.
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -58,7 +57,7 @@ def watermarked(type_: DataType, name: str = "") -> Iterator[str]:
     if isinstance(type_, StructType):
         for field in type_.fields:
             path = f"{name}.{field.name}" if name else field.name
-            if _has_delay(field.metadata):
+            if _DELAY in (field.metadata or {}):
                 yield path
             yield from watermarked(field.dataType, path)
     elif isinstance(type_, ArrayType):
@@ -66,7 +65,3 @@ def watermarked(type_: DataType, name: str = "") -> Iterator[str]:
     elif isinstance(type_, MapType):
         yield from watermarked(type_.keyType, name)
         yield from watermarked(type_.valueType, name)
-
-
-def _has_delay(metadata: Mapping[str, Any] | None) -> bool:
-    return _DELAY in (metadata or {})

@@ -7,16 +7,22 @@ to say, so it goes without; any other is a bug and keeps its traceback.
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from dovetail.errors import DovetailError
+from pyspark.errors import PythonException
+
+from dovetail.errors import ArgumentError, DovetailError, StorageError, TableUnreadableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_PASSED_ON = {  # errors of a task that say all there is to say
+    kind.__name__: kind for kind in (ArgumentError, StorageError, TableUnreadableError)
+}
 _HIDE = "SPARK_HIDE_TRACEBACK"  # what a worker asks when it reports the error that ends it
 
 
@@ -40,6 +46,18 @@ def with_plain_errors(generate: Callable[P, Iterator[T]]) -> Callable[P, Iterato
             yield from generate(*args, **kwargs)
 
     return generating
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Let an error of ours that a task raised leave a Spark job as what it was."""
+    try:
+        yield
+    except PythonException as error:
+        problem = re.search(rf"errors\.({'|'.join(_PASSED_ON)}): (.*)", str(error))
+        if problem is None:
+            raise
+        raise _PASSED_ON[problem[1]](problem[2]) from error
 
 
 def _is_sparks_process() -> bool:

@@ -1,13 +1,12 @@
-"""Calibration: factors for a model, kept in a file. How fast the machine is, no test asks."""
+"""Calibration: factors for a model. How fast the machine is, no test asks."""
 
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dovetail.costs import calibrate as calibration
-from dovetail.costs.calibrate import Calibration, Sizes, calibrate, sizes_for
+from dovetail.costs.calibrate import Sizes, calibrate, sizes_for
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, Workload, best_rate
 from dovetail.costs.storage import DISK_7200
 from dovetail.costs.trials import Scan, Steps, trial_table
@@ -15,22 +14,20 @@ from dovetail.errors import ArgumentError
 from dovetail.semistream.table.reading import RELEASE_BYTES
 
 SMALL = Sizes(stream_row_bytes=24, table_row_bytes=40, table_rows=3_000)
-FACTORS = MeshFactors(expire=1e-8, receive=2e-9, add=1 / 3, probe=0.0, output=5e-8)
 
 
 @pytest.fixture(scope="module")
-def measured() -> Calibration:
+def measured() -> MeshFactors:
     return calibrate(SMALL)
 
 
-def test_calibrate_when_done_then_every_factor_is_above_zero(measured: Calibration) -> None:
-    assert measured.sizes == SMALL
-    assert all(value > 0 for value in vars(measured.factors).values())
+def test_calibrate_when_done_then_every_factor_is_above_zero(measured: MeshFactors) -> None:
+    assert all(value > 0 for value in vars(measured).values())
 
 
-def test_calibrate_when_done_then_a_model_can_be_tuned_with_it(measured: Calibration) -> None:
+def test_calibrate_when_done_then_a_model_can_be_tuned_with_it(measured: MeshFactors) -> None:
     work = Workload(table_rows=10_000, table_row_bytes=40, page_bytes=4096, stream_row_bytes=24)
-    assert best_rate(MeshModel(work, measured.factors, DISK_7200), 10**6).rate > 0
+    assert best_rate(MeshModel(work, measured, DISK_7200), 10**6).rate > 0
 
 
 @pytest.mark.parametrize(
@@ -42,7 +39,7 @@ def test_calibrate_when_done_then_a_model_can_be_tuned_with_it(measured: Calibra
     ],
 )
 def test_calibrate_when_sizes_are_unusual_then_still_measures(sizes: Sizes) -> None:
-    assert all(value > 0 for value in vars(calibrate(sizes).factors).values())
+    assert all(value > 0 for value in vars(calibrate(sizes)).values())
 
 
 def test_calibrate_when_seconds_are_made_of_the_steps_then_finds_what_each_takes(
@@ -59,13 +56,13 @@ def test_calibrate_when_seconds_are_made_of_the_steps_then_finds_what_each_takes
     parts = {"receive": 4e-8, "lookup": 6e-8, "output": 8e-8, "expire": 2e-8}
     monkeypatch.setattr(calibration, "_measure", pretend)
     monkeypatch.setattr(Steps, "seconds_per_row", lambda _: dict(parts))
-    found = calibrate(Sizes(16, 32, table_rows=10_000)).factors
+    found = calibrate(Sizes(16, 32, table_rows=10_000))
     assert [found.call, found.chunk, found.probe] == pytest.approx(seconds[:3], rel=1e-3)
     assert {name: getattr(found, name) for name in parts} == pytest.approx(parts)
     assert found.add == pytest.approx(2e-7, rel=1e-3)  # what is left of a row's
     for name in parts:
         parts[name] *= 10  # above all that a row takes
-    found = calibrate(Sizes(16, 32, table_rows=10_000)).factors
+    found = calibrate(Sizes(16, 32, table_rows=10_000))
     assert found.per_stream_row + found.output == pytest.approx(4e-7, rel=1e-3)
     assert found.receive / found.output == pytest.approx(1 / 2)
 
@@ -97,41 +94,3 @@ def test_sizes_when_joins_are_alike_then_they_share_a_measurement() -> None:
     assert sizes_for(20, 120, 1 << 20) == sizes_for(15, 140, 60 << 20) == Sizes(16, 128)
     assert sizes_for(1, 1e9, None) == Sizes(8, 1 << 14, release_bytes=16 << 20)
     assert sizes_for(20, 120, 1 << 40).release_bytes == 16 << 20
-
-
-def test_calibration_when_saved_and_loaded_then_is_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "factors.json"
-    saved = Calibration(FACTORS, SMALL)
-    saved.save(path)
-    assert Calibration.load(path) == saved
-    Calibration(FACTORS).save(path)
-    assert Calibration.load(path) == Calibration(FACTORS, Sizes())
-
-
-def test_calibration_when_changed_in_place_then_refuses() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Calibration(FACTORS).factors = FACTORS  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"factors": {}, "sizes": {}}',
-        '{"factors": {"expire": -1, "receive": 0, "add": 0, "probe": 0, "output": 0}, "sizes": {}}',
-        '{"factors": {"expire": "a", "receive": 0, "add": 0, "probe": 0, "output": 0}, "sizes": 1}',
-    ],
-)
-def test_load_when_the_file_is_something_else_then_names_it(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "factors.json"
-    path.write_text(text)
-    with pytest.raises(ArgumentError, match=r"factors\.json is not a calibration"):
-        Calibration.load(path)
-
-
-def test_load_when_the_file_is_missing_then_names_it(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"nothing\.json"):
-        Calibration.load(tmp_path / "nothing.json")

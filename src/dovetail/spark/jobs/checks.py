@@ -1,18 +1,32 @@
 """Checks of inputs, session and state directory of any job, before it runs."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
+from dovetail.costs.widths import columns_of
 from dovetail.errors import ArgumentError, KeyTypeError, StateMismatchError
 from dovetail.kernel.keytypes import name_of
 from dovetail.spark.foreach import states_in
+from dovetail.spark.layout import arrow_schema, batch_rows
 from dovetail.spark.machine import default_memory
+from dovetail.spark.session import check_session
 from dovetail.spark.state import IDENTITY, compare_identity, read_identity
-from dovetail.specs import UNBOUNDED, JobSpec, JoinAllSpec, JoinSpec
+from dovetail.specs import (
+    UNBOUNDED,
+    EnrichOptions,
+    JobSpec,
+    JoinAllOptions,
+    JoinAllSpec,
+    JoinOptions,
+    JoinSpec,
+)
+
+Given = TypeVar("Given", JoinOptions, JoinAllOptions, EnrichOptions)
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
@@ -24,9 +38,31 @@ def without_deferring(spec: JoinSpec | JoinAllSpec) -> str | None:
     return f"set memory={UNBOUNDED!r}, so that nothing is put off"
 
 
-def memory_words(session: SparkSession, asked: str | int | None) -> str:
-    """The words for a default budget; empty if the user named one."""
-    return default_memory(session.sparkContext).words if asked is None else ""
+def planned_facts(
+    spec: JobSpec,
+    options: JoinOptions | JoinAllOptions | EnrichOptions,
+    frame: DataFrame,
+    note: str = "",
+) -> dict[str, Any]:
+    """What explanations of every job tell of it: the fields of `Planned`.
+
+    options: the arguments as they were given; frame: any of its inputs; note: what there is to say
+    of the state directory.
+    """
+    session = frame.sparkSession
+    words = default_memory(session.sparkContext).words if options.memory is None else ""
+    return {
+        "algorithm": spec.algorithm,
+        "asked_algorithm": options.algorithm,
+        "memory_bytes": spec.memory_bytes,
+        "memory_words": words,
+        "partitions": spec.partitions,
+        "asked_partitions": options.partitions,
+        "batch_rows": batch_rows(session),
+        "streaming": frame.isStreaming,
+        "state": spec.state,
+        "state_note": note,
+    }
 
 
 def default_state(session: SparkSession, name: str) -> str:
@@ -63,6 +99,37 @@ def check_is_frame(what: str, frame: Any) -> None:
             f"{what} is a {type(frame).__name__}, {frame!r:.60}, but has to be a Spark DataFrame. "
             f"Read it first, for example with {read}"
         )
+
+
+def check_history(
+    side: str, what: str, frame: DataFrame, like: str, schema: pa.Schema, keys: Sequence[str]
+) -> None:
+    """Refuse a DataFrame of `history=` that streams, or lacks the keys of its input.
+
+    what, like: what it and the input are called; schema, keys: of the input.
+    """
+    if frame.isStreaming:
+        raise ArgumentError(f"history=: {what} streams; read it with read")
+    found = arrow_schema(side, frame)
+    for key in keys:
+        wanted = schema.field(key).type
+        if key not in found.names or found.field(key).type != wanted:
+            raise ArgumentError(
+                f"history=: {what} has no column {key!r} of type {wanted}, as {like} has; its "
+                f"columns are {columns_of(found)}"
+            )
+
+
+def settled(frame: DataFrame, options: Given, name: str) -> tuple[Given, int, int]:
+    """Options that name a state directory if one is needed; the parallelism, and the memory.
+
+    The latter two are the defaults that the session leads to.
+    """
+    session = frame.sparkSession
+    parallelism = check_session(session)
+    if frame.isStreaming and options.state is None:
+        options = replace(options, state=default_state(session, name))
+    return options, parallelism, default_memory(session.sparkContext).nbytes
 
 
 def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:

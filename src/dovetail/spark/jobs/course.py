@@ -35,11 +35,7 @@ class Loaded:
     """An operator, and what is open for it besides its block store."""
 
     operator: Operator
-    resources: contextlib.ExitStack
-
-    def release(self) -> None:
-        """Close what is open, as the operator is used no more."""
-        self.resources.close()
+    resources: contextlib.ExitStack  #: to close when the operator is used no more
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
@@ -13,10 +13,9 @@ from pyspark.sql.types import StructType
 from dovetail.costs.choice import Recorded
 from dovetail.costs.retune import Tuner
 from dovetail.errors import ArgumentError
-from dovetail.kernel.blocks import BlockStore
-from dovetail.kernel.protocol import Context, Counters, Operator, Snapshot
+from dovetail.kernel.protocol import Context, Operator, Snapshot
 from dovetail.semistream import StagedTable, make
-from dovetail.spark.jobs.checks import check_collations, check_widening, default_state
+from dovetail.spark.jobs.checks import check_collations, check_widening, settled
 from dovetail.spark.jobs.course import Course, Leg, Loaded
 from dovetail.spark.jobs.enrich_course import EnrichCourse
 from dovetail.spark.jobs.job import Job, Route
@@ -25,12 +24,9 @@ from dovetail.spark.layout import (
     UnionLayout,
     arrow_schema,
     arrow_types,
-    compared_keys,
     partition_of,
     with_keys,
 )
-from dovetail.spark.machine import default_memory
-from dovetail.spark.session import check_session
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import Manifest
 from dovetail.spark.state.staged import staged_partition, staged_version
@@ -60,16 +56,16 @@ class EnrichJob(Job):
         """
         (schema,) = schemas
         spec, partitions = self.spec.semistream, self.spec.partitions
-        keys = [layout.column(0, index) for index in spec.key_columns[0]]
-        types = [schema[name].dataType for name in spec.stream_keys]
-        by_key = partition_of(*compared_keys(keys, types, spec.codec.types), partitions)
+        keys = layout.keys(0, schema, spec.stream_keys, spec.codec.types)
+        by_key = partition_of(*keys, partitions)
         hashable = [
             layout.column(0, number)
             for number, field in enumerate(schema.fields)
             if "map<" not in field.dataType.simpleString()
         ]
         anywhere = F.pmod(F.hash(*hashable), F.lit(partitions)).cast("int")
-        missing = reduce(lambda a, b: a | b, (key.isNull() for key in keys))
+        nulls = (layout.column(0, index).isNull() for index in spec.key_columns[0])
+        missing = reduce(lambda a, b: a | b, nulls)
         return [Route(F.when(missing, anywhere).otherwise(by_key))]
 
     def output(self, schemas: Sequence[StructType]) -> StructType:
@@ -108,10 +104,7 @@ class EnrichJob(Job):
         return make(self.spec.algorithm, self.spec.semistream, context, table, snapshot)
 
     def course(self, leg: Leg, loaded: Loaded) -> Course:
-        def fresh(store: BlockStore, counters: Counters) -> Loaded:
-            return self.loaded(store, counters, leg.state.partition, None)
-
-        return EnrichCourse(self.spec, leg, loaded, fresh, self.tuner, self.recorded)
+        return EnrichCourse(self, leg, loaded)
 
 
 def resolve_enrich(
@@ -128,18 +121,14 @@ def resolve_enrich(
             "refresh= needs a table that can be read again: give its path or name in place of a "
             "DataFrame, or call dovetail.refresh(state, table=...) when it has changed"
         )
-    session = stream.sparkSession
-    parallelism = check_session(session)
-    if stream.isStreaming and options.state is None:
-        options = replace(options, state=default_state(session, name))
+    options, parallelism, memory = settled(stream, options, name)
     schemas = (arrow_schema("stream", stream), arrow_types("table", table.schema))
-    memory = default_memory(session.sparkContext).nbytes
     spec = enrich_spec(*schemas, options, parallelism, memory)
     _check_overload(stream, options, spec)
     check_collations("stream", stream.schema, spec.semistream.stream_keys)
     check_collations("table", table.schema, spec.semistream.table_keys)
     ends = (spec.semistream.stream_keys, spec.semistream.table_keys)
-    check_widening(session, *spec.semistream.schemas, *ends)
+    check_widening(stream.sparkSession, *spec.semistream.schemas, *ends)
     return spec
 
 

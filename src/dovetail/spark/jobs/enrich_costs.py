@@ -1,7 +1,5 @@
 """Inputs of the cost models of an enrichment: sizes and widths that Spark knows."""
 
-from pathlib import Path
-
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -13,11 +11,10 @@ from dovetail.costs.widths import row_width
 from dovetail.errors import StateError
 from dovetail.semistream import StagedTable
 from dovetail.spark.endings import MAX_SLICE_MS
-from dovetail.spark.jobs.checks import memory_words
+from dovetail.spark.jobs.checks import planned_facts
 from dovetail.spark.jobs.sizes import rows_by_statistics, rows_of_files, storage_near
 from dovetail.spark.jobs.staging import shape_of
 from dovetail.spark.jobs.streamkeys import StreamKeys
-from dovetail.spark.layout import batch_rows
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state.staged import TABLES, staged_version
 from dovetail.specs import EnrichOptions, EnrichSpec
@@ -38,7 +35,7 @@ def foreseen(
     and takes a sample of `keys`, if there are any to go by, unless that was done.
     """
     sample, table_sample = samples or (None, None)
-    size = _table_size(table, spec, spec.state, table_sample)
+    size = _table_size(table, spec, table_sample)
     width = row_width(spec.semistream.stream, sample).nbytes
     machine = recorded.machine if recorded else _machine(stream, spec, width, size.row_bytes)
     skew = recorded.skew if recorded else UNIFORM
@@ -46,21 +43,13 @@ def foreseen(
         skew = keys.skew(spec.semistream, size.rows)
     return PlannedEnrich(
         spec=spec.semistream,
-        algorithm=spec.algorithm,
-        asked_algorithm=options.algorithm,
-        memory_bytes=spec.memory_bytes,
-        memory_words=memory_words(stream.sparkSession, options.memory),
-        partitions=spec.partitions,
-        asked_partitions=options.partitions,
-        streaming=stream.isStreaming,
+        **planned_facts(spec, options, stream),
         table=size,
         machine=machine,
         skew=skew,
-        state=spec.state,
         sample=sample,
         latency=None if spec.pace is None else spec.pace.seconds,
         shedding=spec.shedding,
-        batch_rows=batch_rows(stream.sparkSession),
         drain_seconds=MAX_SLICE_MS / 1000 if stream.isStreaming else 0.0,
         why=recorded.choice.why if recorded else "",
     )
@@ -75,11 +64,9 @@ def _machine(stream: DataFrame, spec: EnrichSpec, stream_width: float, width: fl
     )
 
 
-def _table_size(
-    table: OpenTable, spec: EnrichSpec, state: Path | None, sample: pa.Table | None
-) -> TableSize:
+def _table_size(table: OpenTable, spec: EnrichSpec, sample: pa.Table | None) -> TableSize:
     """From the staged table if there is one; else from what Spark and the files tell."""
-    staged = _staged_size(spec, state)
+    staged = _staged_size(spec)
     if staged is not None:
         return staged
     schema = spec.semistream.table
@@ -96,7 +83,8 @@ def _table_size(
     return TableSize(rows, width.nbytes, page_rows, f"{source}; a row's width {width.source}")
 
 
-def _staged_size(spec: EnrichSpec, state: Path | None) -> TableSize | None:
+def _staged_size(spec: EnrichSpec) -> TableSize | None:
+    state = spec.state
     if state is None:
         return None
     rows, nbytes, page_rows = 0, 0.0, 1

@@ -15,18 +15,15 @@ each row; that is reserved as "shedding", and the operator gives way to it as it
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail.costs.choice import Recorded
-from dovetail.costs.retune import Tuner
-from dovetail.kernel.blocks import BlockStore
 from dovetail.kernel.memory import Reservation
-from dovetail.kernel.protocol import Counters, Status
+from dovetail.kernel.protocol import Status
 from dovetail.semistream import SemiStreamJoin
 from dovetail.semistream.frequencies import Worth, learn_frequencies
 from dovetail.semistream.overload import Load, Shedding, Waits
@@ -40,9 +37,10 @@ from dovetail.spark.state import Outbox, SealedShed
 from dovetail.spark.state.staged import staged_version
 from dovetail.specs import EnrichSpec
 
-_WORDS_BYTES = 64  # of a row that is decided on: its code, its worth, its place, and their order
+if TYPE_CHECKING:
+    from dovetail.spark.jobs.enrich import EnrichJob
 
-Fresh = Callable[[BlockStore, Counters], Loaded]
+_WORDS_BYTES = 64  # of a row that is decided on: its code, its worth, its place, and their order
 
 
 class EnrichCourse(Course):
@@ -50,22 +48,11 @@ class EnrichCourse(Course):
 
     spec: EnrichSpec
 
-    def __init__(
-        self,
-        spec: EnrichSpec,
-        leg: Leg,
-        loaded: Loaded,
-        fresh: Fresh,
-        tuner: Tuner | None,
-        recorded: Recorded | None,
-    ) -> None:
-        """fresh: makes a new operator for the table as it is now."""
-        super().__init__(spec, leg, loaded)
-        parent = leg.parent
-        self.fresh = fresh
-        self.tuner = tuner
-        self.recorded = recorded
-        self.tuned = parent.tuned if parent and tuner else None
+    def __init__(self, job: "EnrichJob", leg: Leg, loaded: Loaded) -> None:
+        super().__init__(job.spec, leg, loaded)
+        parent, spec = leg.parent, job.spec
+        self.job = job
+        self.tuned = parent.tuned if parent and job.tuner else None
         self.load = (parent and parent.load) or Load()
         self.waits = (parent and parent.waits) or Waits()
         self.wait: float | None = None  #: the longest that ended in this step
@@ -135,14 +122,15 @@ class EnrichCourse(Course):
             for out in self.operator.poll(FUEL):
                 self.leg.outbox.put(out)
         context = self.operator.ctx
-        self.loaded.release()
-        self.loaded = self.fresh(context.store, context.counters)
+        self.loaded.resources.close()
+        partition = self.leg.state.partition
+        self.loaded = self.job.loaded(context.store, context.counters, partition, None)
         self.waits, self.wait = self.waits.settled(None, self.leg.now())
 
     def _tune(self, rows: int) -> None:
         """Settings for so many rows, which have come by the beginning of the step."""
-        if self.tuner is not None:
-            self.tuned = self.tuner.after(self.tuned, rows, self.leg.began)
+        if self.job.tuner is not None:
+            self.tuned = self.job.tuner.after(self.tuned, rows, self.leg.began)
             cast("AMeshJoin", self.operator).tune(self.tuned.w, self.tuned.b)
 
     @contextmanager
@@ -229,9 +217,9 @@ class EnrichCourse(Course):
         return SealedShed(**vars(self._box.seal()), to=str(shedding.to))
 
     def _record(self) -> dict[str, Any]:
-        rates = self.rates
+        rates, recorded = self.rates, self.job.recorded
         return {
-            "predicted": None if self.recorded is None else self.recorded.of_a_partition(),
+            "predicted": recorded and recorded.of_a_partition(),
             "tuned": None if self.tuned is None else self.tuned.facts(),
             "rows_shed": self.operator.ctx.counters.rows_shed,
             "arrival_rate": None if rates is None else round(rates.arrival, 1),

@@ -1,6 +1,12 @@
-"""The plan of an enrichment, whose table is staged when the DataFrame is asked for."""
+"""The plan of an enrichment, whose table is staged when the DataFrame is asked for.
+
+The algorithm is its state directory's, the user's, or predicted. Once a step has claimed a
+directory, `auto` is the algorithm of its identity, whatever the models would say now, and the
+machine is not measured again (see `state.chosen`).
+"""
 
 import atexit
+import contextlib
 import math
 import shutil
 import tempfile
@@ -15,17 +21,12 @@ from dovetail.costs.choice import Recorded
 from dovetail.costs.explain_enrich import explain_enrich
 from dovetail.costs.explanation import Explanation
 from dovetail.costs.latency import pages_within
+from dovetail.costs.retune import Tuner
 from dovetail.costs.skew import Skew
 from dovetail.costs.storage import THIS_MACHINE, profile
-from dovetail.errors import ArgumentError, StateError
+from dovetail.errors import ArgumentError, MemoryBudgetError, StateError
+from dovetail.semistream.scan.meshjoin import AMeshJoin
 from dovetail.spark.jobs.checks import check_is_frame, check_state
-from dovetail.spark.jobs.choosing import (
-    chosen,
-    is_claimed,
-    kept_choice,
-    tuner_of,
-    with_kept_algorithm,
-)
 from dovetail.spark.jobs.enrich import EnrichJob, resolve_enrich
 from dovetail.spark.jobs.enrich_costs import foreseen
 from dovetail.spark.jobs.planning import planned
@@ -34,7 +35,8 @@ from dovetail.spark.jobs.refresh import refresh_regularly
 from dovetail.spark.jobs.staging import check_staged_budget, ensure_staged
 from dovetail.spark.jobs.streamkeys import StreamKeys
 from dovetail.spark.sources.tables import OpenTable, Table, open_table
-from dovetail.spark.state.chosen import record
+from dovetail.spark.state import IDENTITY, read_identity
+from dovetail.spark.state.chosen import read_chosen, record
 from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import EnrichOptions, EnrichSpec
 
@@ -66,13 +68,18 @@ class EnrichPlan(Plan):
         spec = resolve_enrich(stream, opened, options, name)
         StreamKeys(stream, history).check(spec.semistream)
         kept, problem, asked = None, None, options
-        if stream.isStreaming and is_claimed(spec):
+        state = spec.state
+        if stream.isStreaming and state is not None and (state / IDENTITY).exists():
             try:
-                spec = with_kept_algorithm(spec, options)
+                if options.algorithm == _AUTO:
+                    known = read_identity(state)
+                    spec = replace(spec, algorithm=str(known.get("algorithm")))
                 asked = replace(options, algorithm=spec.algorithm)
-                kept = kept_choice(spec)
+                kept = read_chosen(state)
             except StateError as error:
                 problem = error
+        if kept is not None and kept.choice.algorithm != spec.algorithm:
+            kept = None
         problem = problem or problem_of(lambda: check_state([stream], spec))
         return cls(problem, stream, opened, options, spec, history, kept, asked)
 
@@ -95,16 +102,27 @@ class EnrichPlan(Plan):
         record(state, recorded)
         if spec.refresh_seconds is not None:
             refresh_regularly(session, state, spec.refresh_seconds)
-        tuner = tuner_of(self.stream, self.table, spec, self.options, recorded)
-        return planned(EnrichJob(spec, self.table.schema, recorded, tuner), [self.stream])
+        job = EnrichJob(spec, self.table.schema, recorded, self._tuner(spec, recorded))
+        return planned(job, [self.stream])
 
     def _choice(
         self, spec: EnrichSpec, keys: StreamKeys, measured: Recorded | None = None
     ) -> Recorded:
-        """The algorithm that is kept, asked for or chosen, and why."""
+        """The algorithm that is kept, asked for or chosen, and why.
+
+        keys: whose skew is looked at; measured: an earlier choice, whose machine has not changed.
+        """
         if self.kept is not None:
             return self.kept
-        return chosen(self.stream, self.table, spec, self.asked, keys, measured)
+        return Recorded.of(foreseen(self.stream, self.table, spec, self.asked, measured, keys))
+
+    def _tuner(self, spec: EnrichSpec, recorded: Recorded) -> Tuner | None:
+        """The tuner of an algorithm whose settings follow the arrival rate; else None."""
+        if spec.algorithm == AMeshJoin.name:
+            with contextlib.suppress(MemoryBudgetError, ArgumentError):  # others say what is wrong
+                plan = foreseen(self.stream, self.table, spec, self.options, recorded)
+                return Tuner.of(plan)
+        return None
 
     def _paced(self, spec: EnrichSpec, recorded: Recorded) -> EnrichSpec:
         """With what a step scans, as long as it is not known how often steps come.

@@ -6,10 +6,10 @@ for `enrich`, and the error says so.
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Operator, Snapshot
@@ -18,18 +18,15 @@ from dovetail.spark.jobs.checks import (
     check_collations,
     check_is_frame,
     check_widening,
-    default_state,
+    settled,
 )
 from dovetail.spark.jobs.job import Job, Route
 from dovetail.spark.layout import (
     UnionLayout,
     arrow_schema,
-    compared_keys,
     partition_of,
     with_keys,
 )
-from dovetail.spark.machine import default_memory
-from dovetail.spark.session import check_session
 from dovetail.specs import JoinOptions, JoinSpec, join_spec
 from dovetail.twoway import make
 
@@ -48,19 +45,11 @@ class JoinJob(Job):
 
     def _route(self, layout: UnionLayout, schema: StructType, side: int) -> Route:
         within, partitions = self.spec.twoway.within, self.spec.partitions
-        keys, types = self._keys(layout, schema, side)
+        keys, types = layout.keys(side, schema, self.spec.keys[side], self.spec.twoway.codec.types)
         if within is None:
             return Route(partition_of(keys, types, partitions))
         ((key,), (type_,)) = keys, types
         return Route(band_partitions(key, type_, within, partitions, side), several=True)
-
-    def _keys(
-        self, layout: UnionLayout, schema: StructType, side: int
-    ) -> tuple[list[Column], list[DataType]]:
-        """The keys of a side as they travel, in the types that they are compared as."""
-        keys = [layout.column(side, number) for number in self.spec.twoway.key_columns[side]]
-        types = [schema[name].dataType for name in self.spec.keys[side]]
-        return compared_keys(keys, types, self.spec.twoway.codec.types)
 
     def output(self, schemas: Sequence[StructType]) -> StructType:
         left, right = schemas
@@ -93,16 +82,12 @@ def resolve_join(left: DataFrame, right: DataFrame, options: JoinOptions, name: 
             "batch DataFrames. Read both with readStream, or both with read; to look a stream's "
             "rows up in a table, use dovetail.enrich."
         )
-    session = left.sparkSession
-    parallelism = check_session(session)
-    if left.isStreaming and options.state is None:
-        options = replace(options, state=default_state(session, name))
+    options, parallelism, memory = settled(left, options, name)
     schemas = [
         arrow_schema(side, frame) for side, frame in zip(SIDE_NAMES, (left, right), strict=True)
     ]
-    memory = default_memory(session.sparkContext).nbytes
     spec = join_spec(schemas[LEFT], schemas[RIGHT], options, parallelism, memory)
     for side, frame, keys in zip(SIDE_NAMES, (left, right), spec.keys, strict=True):
         check_collations(side, frame.schema, keys)
-    check_widening(session, *spec.twoway.schemas, *spec.keys)
+    check_widening(left.sparkSession, *spec.twoway.schemas, *spec.keys)
     return spec

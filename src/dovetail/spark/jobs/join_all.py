@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegerType, StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from dovetail.costs.widths import row_width
 from dovetail.errors import ArgumentError
@@ -24,7 +24,7 @@ from dovetail.spark.jobs.checks import (
     check_collations,
     check_is_frame,
     check_widening,
-    default_state,
+    settled,
 )
 from dovetail.spark.jobs.job import Job, Route
 from dovetail.spark.jobs.shares import Inputs, dimension_hashes, sample_hashes
@@ -32,13 +32,11 @@ from dovetail.spark.jobs.sizes import rows_by_statistics, rows_of_files
 from dovetail.spark.layout import (
     UnionLayout,
     arrow_schema,
-    compared_keys,
     part_of,
     union_layout,
     with_keys,
 )
 from dovetail.spark.machine import default_memory
-from dovetail.spark.session import check_session
 from dovetail.spark.state import IDENTITY, read_identity
 from dovetail.specs import (
     JoinAllOptions,
@@ -88,18 +86,15 @@ def resolve_join_all(
     Whether the state directory fits is not looked at.
     """
     check_names(inputs)
-    streaming = _all_stream(inputs)
-    session = next(iter(inputs.values())).sparkSession
-    parallelism = check_session(session)
-    if streaming and options.state is None:
-        options = replace(options, state=default_state(session, name))
-    known = Known(parallelism, default_memory(session.sparkContext).nbytes)
-    spec = join_all_spec(_schemas(inputs), options, known)
+    _check_alike(inputs)
+    first = next(iter(inputs.values()))
+    options, parallelism, memory = settled(first, options, name)
+    spec = join_all_spec(_schemas(inputs), options, Known(parallelism, memory))
     for (input_name, frame), keys in zip(inputs.items(), spec.keys, strict=True):
         check_collations(input_name, frame.schema, keys)
     for edge in spec.multiway.edges:
         one, two = (spec.inputs[end] for end in edge.ends)
-        check_widening(session, one, two, *edge.columns)
+        check_widening(first.sparkSession, one, two, *edge.columns)
     return spec, options
 
 
@@ -117,7 +112,8 @@ def _schemas(inputs: Inputs) -> dict[str, pa.Schema]:
     return {name: arrow_schema(name, frame) for name, frame in inputs.items()}
 
 
-def _all_stream(inputs: Inputs) -> bool:
+def _check_alike(inputs: Inputs) -> None:
+    """Refuse inputs of which only some stream."""
     for name, frame in inputs.items():
         check_is_frame(f"the input {name!r}", frame)
     streaming = [name for name, frame in inputs.items() if frame.isStreaming]
@@ -128,7 +124,6 @@ def _all_stream(inputs: Inputs) -> bool:
             "DataFrames. Read all with readStream, or all with read; to look a stream's rows up in "
             "a table, use dovetail.enrich."
         )
-    return bool(streaming)
 
 
 def sized(
@@ -189,9 +184,8 @@ def _parts(
     names = dimension.columns[side]
     if not names:
         return None
-    keys = [layout.column(side, schema.names.index(name)) for name in names]
-    types: list[DataType] = [schema[name].dataType for name in names]
-    keys, types = compared_keys(keys, types, [spec.multiway.compared[side][n] for n in names])
+    compared = [spec.multiway.compared[side][name] for name in names]
+    keys, types = layout.keys(side, schema, names, compared)
     parts = [part_of(h, share) for h in dimension_hashes(dimension, number, side, keys, types)]
     if len(parts) == 1:
         return parts

@@ -21,12 +21,12 @@ from dovetail.costs.keysample import BUCKETS
 from dovetail.kernel.protocol import LEFT
 from dovetail.multiway import Edge
 from dovetail.spark.jobs.bands import band_partitions
-from dovetail.spark.jobs.checks import memory_words
+from dovetail.spark.jobs.checks import planned_facts
 from dovetail.spark.jobs.join_all import cell_counts
 from dovetail.spark.jobs.join_words import WIDTH_ROWS
 from dovetail.spark.jobs.sampling import MATCHING_IN_CELL
 from dovetail.spark.jobs.shares import Inputs, checked_history
-from dovetail.spark.layout import batch_rows, compared_keys, partition_of, quoted, with_keys
+from dovetail.spark.layout import keys_of, partition_of, with_keys
 from dovetail.specs import JoinAllOptions, JoinAllSpec
 
 
@@ -49,17 +49,9 @@ def explained_join_all(
     plan = PlannedJoinAll(
         spec=spec.multiway,
         grid=spec.grid,
-        algorithm=spec.algorithm,
-        asked_algorithm=options.algorithm,
-        memory_bytes=spec.memory_bytes,
-        memory_words=memory_words(first.sparkSession, options.memory),
         most_partitions=spec.most_partitions,
-        asked_partitions=options.partitions,
-        batch_rows=batch_rows(first.sparkSession),
-        streaming=first.isStreaming,
         chosen_by=chosen_by,
-        state=spec.state,
-        state_note=note,
+        **planned_facts(spec, options, first, note),
     )
     frames = to_count or (None if first.isStreaming else inputs)
     if not count:
@@ -102,10 +94,7 @@ def _buckets(
     frame: DataFrame, edge: Edge, side: int, compared: Sequence[pa.DataType]
 ) -> NDArray[np.float64]:
     """The rows of each bucket."""
-    names = edge.columns[side]
-    keys = [frame[quoted(name)] for name in names]
-    types = [frame.schema[name].dataType for name in names]
-    keys, types = compared_keys(keys, types, compared)
+    keys, types = keys_of(frame, edge.columns[side], compared)
     if edge.within is None:
         bucket = partition_of(keys, types, BUCKETS)
     else:

@@ -1,7 +1,6 @@
 """Explanations of `join`: collects what Spark knows of the inputs for `costs`."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,15 +10,13 @@ from dovetail.costs.expected import Expected
 from dovetail.costs.explain import PlannedJoin, explain_join
 from dovetail.costs.explanation import Explanation
 from dovetail.costs.replay import Setting, foresee
-from dovetail.costs.widths import columns_of, row_width
+from dovetail.costs.widths import row_width
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
-from dovetail.spark.jobs.checks import memory_words
+from dovetail.spark.jobs.checks import check_history, planned_facts
 from dovetail.spark.jobs.sampling import sample_keys
 from dovetail.spark.jobs.sizes import files_in_a_batch, storage_near
-from dovetail.spark.layout import arrow_schema, batch_rows
 from dovetail.specs import JoinOptions, JoinSpec
-from dovetail.twoway import TwoWaySpec
 
 Pair = tuple[DataFrame, DataFrame]
 
@@ -45,20 +42,11 @@ def explained_join(
         samples = one, two
     plan = PlannedJoin(
         spec=spec.twoway,
-        algorithm=spec.algorithm,
-        asked_algorithm=options.algorithm,
-        memory_bytes=spec.memory_bytes,
-        memory_words=memory_words(left.sparkSession, options.memory),
-        partitions=spec.partitions,
-        asked_partitions=options.partitions,
-        batch_rows=batch_rows(left.sparkSession),
-        streaming=left.isStreaming,
-        state=spec.state,
-        state_note=note,
+        **planned_facts(spec, options, left, note),
         samples=samples,
     )
     files = (files_in_a_batch(left), files_in_a_batch(right))
-    expected, why_not = expect(frames, plan, sample_rows, spec.state, files)
+    expected, why_not = expect(frames, plan, sample_rows, files)
     return explain_join(replace(plan, expected=expected, why_not_expected=why_not))
 
 
@@ -66,12 +54,11 @@ def expect(
     frames: Pair | None,
     plan: PlannedJoin,
     sample_rows: int,
-    state: Path | None,
     files: tuple[int | None, int | None] = (None, None),
 ) -> tuple[Expected | None, str]:
     """Predict the join from a sample of the keys; or say why there is none.
 
-    state: where the join will spill to; files: as `sample_keys` has it.
+    files: as `sample_keys` has it.
     """
     if not sample_rows:
         return None, "no sample of the inputs was asked for (sample_rows=)"
@@ -80,7 +67,9 @@ def expect(
             "the rows of a stream cannot be read before it runs. Hand over batch DataFrames with "
             "rows like those to come, the same files say, as history=(left, right)"
         )
-    check_history(frames, plan.spec)
+    keys = (plan.spec.left_keys, plan.spec.right_keys)
+    for name, frame, schema, own in zip(SIDE_NAMES, frames, plan.spec.schemas, keys, strict=True):
+        check_history(name, f"the {name} DataFrame", frame, f"the {name} input", schema, own)
     sample = sample_keys(frames, plan.spec, sample_rows, by_time=plan.streaming, files=files)
     tables = plan.samples or (None, None)
     widths = [row_width(*pair).nbytes for pair in zip(plan.spec.schemas, tables, strict=True)]
@@ -99,21 +88,5 @@ def expect(
         return Expected(forecast), ""
     cores = int(frames[LEFT].sparkSession.sparkContext.defaultParallelism)
     factors = cleanup_factors(plan.algorithm, max(widths))
-    machine = CleanupMachine(factors, storage_near(state), max(1, min(cores, plan.partitions)))
+    machine = CleanupMachine(factors, storage_near(plan.state), max(1, min(cores, plan.partitions)))
     return Expected(forecast, machine), ""
-
-
-def check_history(frames: Pair, spec: TwoWaySpec) -> None:
-    keys = (spec.left_keys, spec.right_keys)
-    for side, frame in enumerate(frames):
-        name = SIDE_NAMES[side]
-        if frame.isStreaming:
-            raise ArgumentError(f"history=: the {name} DataFrame streams; read it with read")
-        schema = arrow_schema(name, frame)
-        for key in keys[side]:
-            wanted = spec.schemas[side].field(key).type
-            if key not in schema.names or schema.field(key).type != wanted:
-                raise ArgumentError(
-                    f"history=: the {name} DataFrame has no column {key!r} of type {wanted}, as "
-                    f"the {name} input has; its columns are {columns_of(schema)}"
-                )

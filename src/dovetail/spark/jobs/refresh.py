@@ -5,6 +5,7 @@ older one lets that finish the rows it holds and goes on with the new one, so a 
 one version. Versions that no partition needs are deleted.
 """
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -105,11 +106,9 @@ def _damaged(directory: Path, shape: Shape) -> bool:
     """Whether any page of a staged version is lost, or has another checksum than it had."""
     try:
         for number in range(shape.partitions):
-            table = StagedTable(directory / f"p{number:05d}", shape.schema)
-            try:
+            part = StagedTable(directory / f"p{number:05d}", shape.schema)
+            with contextlib.closing(part) as table:
                 table.verify()
-            finally:
-                table.close()
     except StateError:
         return True
     return False

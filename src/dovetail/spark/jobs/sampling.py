@@ -8,7 +8,6 @@ The order of arrival of files that are streamed is that of their times, as Spark
 file, that of its rows. Of other inputs, that in which Spark reads them.
 """
 
-from functools import reduce
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -18,7 +17,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
 
 from dovetail.costs.keysample import (
     BUCKET_BITS,
@@ -32,7 +30,7 @@ from dovetail.costs.keysample import (
 from dovetail.kernel.keytypes import widened
 from dovetail.kernel.protocol import SIDES
 from dovetail.spark.jobs.bands import band_partitions
-from dovetail.spark.layout import compared_keys, partition_of, quoted
+from dovetail.spark.layout import keys_of, partition_of, quoted, with_keys
 from dovetail.twoway import TwoWaySpec
 
 _TOKENS = (1 << 31) - 1
@@ -72,16 +70,16 @@ def sample_keys(
 def _with_hashes(frame: DataFrame, spec: TwoWaySpec, side: int) -> DataFrame:
     """The keys of rows that can match, and the hashes of their tokens: two, or one and a null."""
     names = (spec.left_keys, spec.right_keys)[side]
-    types: list[DataType] = [frame.schema[name].dataType for name in names]
-    keys = [F.col(f"k{index}") for index in range(len(names))]
+    short = [f"k{index}" for index in range(len(names))]
     renamed = frame.select(
-        *(frame[quoted(name)].alias(f"k{index}") for index, name in enumerate(names)),
+        *(frame[quoted(name)].alias(key) for name, key in zip(names, short, strict=True)),
         F.input_file_name().alias(_FILE),
         F.input_file_block_start().alias(_START),
         F.monotonically_increasing_id().alias(_ROW),
         F.rand(_LOTS_SEED + side).alias(_LOT),
-    ).where(reduce(lambda a, b: a & b, (key.isNotNull() for key in keys)))
-    keys, types = compared_keys(keys, types, spec.codec.types)
+    )
+    keyed = with_keys(renamed, short)
+    keys, types = keys_of(keyed, short, spec.codec.types)
     if spec.within is None:
         tokens = F.array(partition_of(keys, types, _TOKENS))
     else:
@@ -90,7 +88,7 @@ def _with_hashes(frame: DataFrame, spec: TwoWaySpec, side: int) -> DataFrame:
         F.when(F.get(tokens, F.lit(index)).isNotNull(), F.xxhash64(F.get(tokens, F.lit(index))))
         for index in range(len(_HASHES))
     ]
-    return renamed.select(
+    return keyed.select(
         "*", *(hash_.alias(name) for hash_, name in zip(hashes, _HASHES, strict=True))
     )
 

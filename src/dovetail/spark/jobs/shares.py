@@ -22,7 +22,8 @@ from dovetail.costs.shares import Dimension
 from dovetail.errors import ArgumentError
 from dovetail.kernel.protocol import LEFT, RIGHT
 from dovetail.spark.jobs.bands import band_hashes
-from dovetail.spark.layout import arrow_schema, compared_keys, key_hash, quoted, with_keys
+from dovetail.spark.jobs.checks import check_history
+from dovetail.spark.layout import arrow_schema, key_hash, keys_of, quoted, with_keys
 from dovetail.specs import JoinAllSpec
 
 Inputs = Mapping[str, DataFrame]
@@ -59,9 +60,7 @@ def _sampled(frame: DataFrame, spec: JoinAllSpec, side: int, most: int) -> tuple
     columns = [F.rand(_SEED + side).alias(_LOT)]
     for number, dimension in enumerate(spec.grid.dimensions):
         own = dimension.columns[side] if dimension.divisible else ()
-        keys = [keyed[quoted(name)] for name in own]
-        types: list[DataType] = [keyed.schema[name].dataType for name in own]
-        keys, types = compared_keys(keys, types, [spec.multiway.compared[side][n] for n in own])
+        keys, types = keys_of(keyed, own, [spec.multiway.compared[side][name] for name in own])
         hashes = dimension_hashes(dimension, number, side, keys, types) if own else []
         names.append([f"h{len(columns) + index}" for index in range(len(hashes))])
         columns += [hash_.alias(name) for hash_, name in zip(hashes, names[-1], strict=True)]
@@ -97,11 +96,6 @@ def checked_history(frames: Any, spec: JoinAllSpec) -> Inputs:
                     f"history=: the DataFrame of {name!r} has no column {column!r}, as the input "
                     f"has; it has {', '.join(map(repr, known.names))}"
                 )
-        for key in keys:
-            if known.field(key).type != schema.field(key).type:
-                raise ArgumentError(
-                    f"history=: the DataFrame of {name!r} has no column {key!r} of type "
-                    f"{schema.field(key).type}, as the input has"
-                )
+        check_history(name, f"the DataFrame of {name!r}", frame, "the input", schema, keys)
         found[name] = frame.select([frame[quoted(column)] for column in schema.names])
     return found

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from dovetail.errors import ArgumentError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
 from dovetail.spark import faults
+from dovetail.spark.grouping import grouped
 from dovetail.spark.state import Manifest, PartitionState, replay
 from dovetail.spark.state.durable import sync
 
@@ -64,8 +65,9 @@ def publish(
     target = Path(shed.to) / name
     try:
         if box.exists() and not target.exists():
-            rows = _grouped(replay(state.directory, shed, schema), group_bytes)
-            _write_once(target, rows, schema)
+            # many small batches would make a slow file
+            rows = grouped(replay(state.directory, shed, schema), min(group_bytes, _GROUP_BYTES))
+            _write_once(target, map(pa.Table.from_batches, rows), schema)
         with contextlib.suppress(FileNotFoundError):
             box.rename(published)
     except StateMissingError:
@@ -100,17 +102,3 @@ def _write_once(target: Path, groups: Iterator[pa.Table], schema: pa.Schema) -> 
     sync(target.parent)
     for left in target.parent.glob(f".{target.name}.*"):  # also of attempts that were killed
         left.unlink(missing_ok=True)
-
-
-def _grouped(batches: Iterator[pa.RecordBatch], group_bytes: int) -> Iterator[pa.Table]:
-    """Batches put together to row groups, so that many small ones make no slow file."""
-    held: list[pa.RecordBatch] = []
-    nbytes = 0
-    for batch in batches:
-        if held and nbytes + batch.nbytes > min(group_bytes, _GROUP_BYTES):
-            yield pa.Table.from_batches(held)
-            held, nbytes = [], 0
-        held.append(batch)
-        nbytes += batch.nbytes
-    if held:
-        yield pa.Table.from_batches(held)

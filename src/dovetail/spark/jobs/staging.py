@@ -18,50 +18,42 @@ over, and gives up after a few times. (A snapshot of a lakehouse table does not 
 import contextlib
 import fcntl
 import json
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from dovetail.errors import (
-    ArgumentError,
     StateError,
-    StateMismatchError,
     StateMissingError,
     StorageError,
     TableChangedError,
-    TableUnreadableError,
 )
-from dovetail.kernel.blocks import storage_problem
 from dovetail.kernel.keys import KeyCodec
 from dovetail.kernel.keytypes import number_type
 from dovetail.semistream.base import check_budget
 from dovetail.semistream.table.reading import StagedTable, chunk_pages, page_bytes_for
 from dovetail.semistream.table.writing import TableWriter
 from dovetail.spark.jobs.staging_shown import shown
-from dovetail.spark.layout import compared_keys, partition_of
+from dovetail.spark.layout import keys_of, partition_of, with_keys
 from dovetail.spark.sources.tables import OpenTable
 from dovetail.spark.state import PartitionState, make_directory
-from dovetail.spark.state.durable import replace_durably
+from dovetail.spark.state.durable import replace_durably, storing
+from dovetail.spark.state.identity import other_setting
 from dovetail.spark.state.staged import CURRENT, TABLES, staged_version
+from dovetail.spark.worker_errors import own_errors
 from dovetail.specs import EnrichSpec
 
 STAGED = "staged.json"
 _CODE, _PART = "__dovetail_code", "__dovetail_partition"
 _ATTEMPTS = 3
-_PASSED_ON = {  # errors of a task that say all there is to say
-    kind.__name__: kind for kind in (ArgumentError, StorageError, TableUnreadableError)
-}
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -132,11 +124,9 @@ def check_staged_budget(spec: EnrichSpec) -> None:
     assert spec.state is not None
     directory = spec.state / TABLES / staged_version(spec.state)
     for number in range(spec.partitions):
-        table = StagedTable(directory / f"p{number:05d}", spec.semistream.table)
-        try:
+        part = StagedTable(directory / f"p{number:05d}", spec.semistream.table)
+        with contextlib.closing(part) as table:
             check_budget(spec.partition_bytes, table)
-        finally:
-            table.close()
 
 
 def stage(table: OpenTable, shape: Shape, state: Path) -> str:
@@ -167,11 +157,9 @@ def stage(table: OpenTable, shape: Shape, state: Path) -> str:
 @contextlib.contextmanager
 def alone(root: Path) -> Iterator[None]:
     """Lock a directory, so that one thread or process at a time stages below it."""
-    try:
+    with storing(root, "write to"):
         make_directory(root)
         lock = (root / "lock").open("w")
-    except OSError as error:
-        raise storage_problem(error, root, "write to") from error
     with lock:
         with contextlib.suppress(OSError):  # some file systems do not lock
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -184,27 +172,17 @@ def _run(table: OpenTable, shape: Shape, directory: Path) -> int:
     # plain names on the way, whatever the table calls its columns
     needed = table.read(shape.schema.names).toDF(*(f"c{n}" for n in range(len(shape.schema))))
     names = [f"c{index}" for index in shape.key_columns]
-    present = reduce(lambda a, b: a & b, (needed[name].isNotNull() for name in names))
-    types = [needed.schema[name].dataType for name in names]
-    keys = compared_keys([needed[name] for name in names], types, shape.compared)
-    target = partition_of(*keys, shape.partitions)
-    tagged = needed.where(present).select("*", target.alias(_PART))
+    target = partition_of(*keys_of(needed, names, shape.compared), shape.partitions)
+    tagged = with_keys(needed, names).select("*", target.alias(_PART))
     with_code = StructType([*tagged.schema.fields, StructField(_CODE, LongType(), nullable=False)])
     coded = tagged.mapInArrow(_add_codes(shape), with_code)
     placed = coded.repartitionById(shape.partitions, F.col(_PART)).sortWithinPartitions(_CODE)
-    try:
+    with storing(directory, "write to"), own_errors():
         directory.mkdir(parents=True)
         counts = placed.mapInArrow(_write(shape, directory), "rows long").collect()
         for number in range(shape.partitions):
             if not (directory / f"p{number:05d}").exists():
                 TableWriter(directory / f"p{number:05d}", shape.schema).finish()
-    except OSError as error:
-        raise storage_problem(error, directory, "write to") from error
-    except PythonException as error:
-        problem = re.search(rf"errors\.({'|'.join(_PASSED_ON)}): (.*)", str(error))
-        if problem is None:
-            raise
-        raise _PASSED_ON[problem[1]](problem[2]) from error
     for left_over in directory.glob("attempt-*"):
         shutil.rmtree(left_over, ignore_errors=True)
     return sum(int(row["rows"]) for row in counts)
@@ -264,11 +242,9 @@ def _next_version(root: Path, taken: set[str]) -> str:
 
 
 def _seal(root: Path, version: str, facts: dict[str, Any]) -> None:
-    try:
+    with storing(root, "write to"):
         replace_durably(root / version / STAGED, json.dumps(facts).encode())
         replace_durably(root / CURRENT, version.encode())
-    except OSError as error:
-        raise storage_problem(error, root, "write to") from error
 
 
 def staged_facts(directory: Path) -> dict[str, Any]:
@@ -289,11 +265,8 @@ def check_staged(directory: Path, shape: Shape) -> None:
     facts = staged_facts(directory)
     for name, value in shape.facts().items():
         if facts.get(name) != value:
-            raise StateMismatchError(
-                f"the table staged in {directory} has {name}={facts.get(name)!r}, but now "
-                f"{name}={value!r} is asked for. Go back to the old setting, or start over with a "
-                "new state directory and a new checkpoint."
-            )
+            what = f"the table staged in {directory} has"
+            raise other_setting(what, name, facts.get(name), value)
 
 
 def referred_to(state: Path, partitions: int) -> set[str]:

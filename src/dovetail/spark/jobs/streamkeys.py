@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dovetail.costs.skew import UNIFORM, Skew, measured_skew
-from dovetail.costs.widths import columns_of
 from dovetail.errors import ArgumentError
 from dovetail.kernel.keys import Codes
 from dovetail.semistream import SemiStreamSpec
-from dovetail.spark.layout import arrow_schema, quoted
+from dovetail.spark.jobs.checks import check_history
+from dovetail.spark.layout import quoted
 
 SAMPLED_ROWS = 20_000  #: unless something else is asked for
 _SEED = 7
@@ -45,16 +45,8 @@ class StreamKeys:
                 f"history= is a {type(frame).__name__}, but has to be a batch DataFrame with rows "
                 "like those that the stream will bring"
             )
-        if frame.isStreaming:
-            raise ArgumentError("history=: the DataFrame streams; read it with read")
-        schema = arrow_schema("history", frame)
-        for key in spec.stream_keys:
-            wanted = spec.stream.field(key).type
-            if key not in schema.names or schema.field(key).type != wanted:
-                raise ArgumentError(
-                    f"history=: the DataFrame has no column {key!r} of type {wanted}, as the "
-                    f"stream has; its columns are {columns_of(schema)}"
-                )
+        what, like = "the DataFrame", "the stream"
+        check_history("history", what, frame, like, spec.stream, spec.stream_keys)
 
     def skew(self, spec: SemiStreamSpec, values: int) -> Skew:
         """Their skew, if there are so many in all; uniform if there are none to go by."""

@@ -117,13 +117,15 @@ class Hosts:
             found = _patiently(one, settings.timeout, partial(one.describe, settings.query))
         return {host: settings.client(address) for host, address in found.addresses.items()}
 
-    def ranges(self) -> dict[str, tuple[int, int]]:
-        """The first and the last result that each host has."""
+    def ends(self) -> tuple[Offset, Offset]:
+        """Before the first result that each host has, and its last."""
         query, timeout = self._settings.query, self._settings.timeout
-        return {
+        ranges = {
             host: _patiently(client, timeout, partial(client.result_range, query))
             for host, client in self._clients.items()
         }
+        before = {host: first - 1 for host, (first, _) in ranges.items()}
+        return before, {host: last for host, (_, last) in ranges.items()}
 
     def spans(self, start: Offset, end: Offset) -> list[InputPartition]:
         return [
@@ -144,34 +146,43 @@ class Hosts:
             client.close()
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Runs in the driver's Python, but for `read`, which runs in tasks."""
+class SpanReader:
+    """Reads spans in tasks; all else runs in the driver's Python."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
         self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Span)
+        return read_span(self._settings, partition, self._schema)
+
+
+class StreamReader(SpanReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Results as they come."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        super().__init__(settings, schema)
         self._hosts = Hosts(settings)
         self._target: Offset | None = None
 
     @plain_errors()
     def initialOffset(self) -> Offset:
-        return {host: first - 1 for host, (first, _) in self._hosts.ranges().items()}
+        return self._hosts.ends()[0]
 
     def getDefaultReadLimit(self) -> ReadAllAvailable:
         return ReadAllAvailable()
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {host: last for host, (_, last) in self._hosts.ranges().items()}
+        self._target = self._hosts.ends()[1]
 
     def reportLatestOffset(self) -> None:
         return None
 
     @plain_errors()
     def latestOffset(self, start: Offset, limit: object) -> Offset:
-        target, most = self._target, self._settings.most
-        if target is None:
-            target = {host: last for host, (_, last) in self._hosts.ranges().items()}
+        target, most = self._target or self._hosts.ends()[1], self._settings.most
         self._check(start, target)
         if most is None:
             return target
@@ -189,10 +200,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         return self._hosts.spans(start, end)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Span)
-        return read_span(self._settings, partition, self._schema)
-
     def commit(self, end: Offset) -> None:
         if self._settings.trim:
             self._hosts.trim(end)
@@ -201,24 +208,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hosts.close()
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(SpanReader, DataSourceReader):
     """All results that are there now; they stay there."""
-
-    def __init__(self, settings: Settings, schema: StructType) -> None:
-        self._settings = settings
-        self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
         hosts = Hosts(self._settings)
-        ranges = hosts.ranges()
-        first = {host: first - 1 for host, (first, _) in ranges.items()}
-        found = hosts.spans(first, {host: last for host, (_, last) in ranges.items()})
+        found = hosts.spans(*hosts.ends())
         hosts.close()
         return found or [Span("", "", 0, 0)]  # of no partition at all Spark makes one of its own
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Span)
-        return read_span(self._settings, partition, self._schema)
 
 
 class SiteSource(DataSource):

@@ -18,7 +18,6 @@ the list says, whatever Spark would now compute; puts that the site has it ackno
 import contextlib
 import itertools
 import json
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
 from dovetail.errors import (
@@ -36,9 +34,7 @@ from dovetail.errors import (
     StateCorruptError,
     StateMismatchError,
     StateMissingError,
-    StorageError,
 )
-from dovetail.kernel.blocks import storage_problem
 from dovetail.multisite.live.machine import rows_bytes, rows_of
 from dovetail.multisite.live.records import (
     RecordFile,
@@ -48,12 +44,14 @@ from dovetail.multisite.live.records import (
     write_whole,
 )
 from dovetail.multisite.query import Stream, times_of
+from dovetail.spark.grouping import grouped
 from dovetail.spark.layout import quoted
 from dovetail.spark.sources.site_columns import site_rows
+from dovetail.spark.state.durable import storing
+from dovetail.spark.worker_errors import own_errors
 
 _PIECE = "file string, at long, nbytes long, oldest long, newest long"
 _PIECES_OF_A_PUT = 16
-_PASSED_ON = {kind.__name__: kind for kind in (ArgumentError, StorageError)}
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -129,16 +127,15 @@ class StagedBatches:
             else:
                 old.unlink()
         folder = self._folder(number)
-        try:
+        with storing(folder, "write to"):
             folder.mkdir(parents=True)
             # the oldest first: so intervals can end, and make room, while later puts still come
             in_time = lateness is not None
             pieces = sorted(self._write(frame, folder, in_time), key=lambda piece: piece.oldest)
             sync_directory(folder)
             sync_directory(self._directory)
-        except OSError as error:
-            raise storage_problem(error, folder, "write to") from error
-        puts = _promised(_grouped(pieces, self._portion), lateness)
+        # pieces that go together: many partitions have few rows each
+        puts = _promised(list(grouped(pieces, self._portion)), lateness)
         write_whole(self._list(number), json.dumps({"puts": [asdict(p) for p in puts]}).encode())
         return puts
 
@@ -184,13 +181,8 @@ class StagedBatches:
             columns = columns.sortWithinPartitions(quoted(self._stream.time))
             portion = max(1, portion // _PIECES_OF_A_PUT)
         write = _writer(self._stream, folder, portion, self._put_bytes)
-        try:
+        with own_errors():
             return [Piece(**row.asDict()) for row in columns.mapInArrow(write, _PIECE).collect()]
-        except PythonException as error:
-            problem = re.search(rf"errors\.({'|'.join(_PASSED_ON)}): (.*)", str(error))
-            if problem is None:
-                raise
-            raise _PASSED_ON[problem[1]](problem[2]) from error
 
 
 def _writer(
@@ -228,17 +220,8 @@ def _append(file: RecordFile, rows: pa.RecordBatch, stream: Stream, most_bytes: 
 
 def _portions(batches: Batches, portion: int) -> Batches:
     """Regroup rows into batches of about this many bytes."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        for rows in _split(batch, portion):
-            if waiting and size + rows.nbytes > portion:
-                yield pa.concat_batches(waiting)
-                waiting, size = [], 0
-            waiting.append(rows)
-            size += rows.nbytes
-    if waiting:
-        yield pa.concat_batches(waiting)
+    pieces = itertools.chain.from_iterable(_split(batch, portion) for batch in batches)
+    return map(pa.concat_batches, grouped(pieces, portion))
 
 
 def _split(rows: pa.RecordBatch, portion: int) -> Batches:
@@ -248,19 +231,6 @@ def _split(rows: pa.RecordBatch, portion: int) -> Batches:
         yield from _split(rows.slice(half), portion)
     elif rows.num_rows:
         yield rows
-
-
-def _grouped(pieces: list[Piece], portion: int) -> list[list[Piece]]:
-    """Pieces that go together: many partitions have few rows each."""
-    groups: list[list[Piece]] = []
-    size = 0
-    for piece in pieces:
-        if not groups or size + piece.nbytes > portion:
-            groups.append([])
-            size = 0
-        groups[-1].append(piece)
-        size += piece.nbytes
-    return groups
 
 
 def _promised(groups: list[list[Piece]], lateness: int | None) -> list[Put]:

@@ -9,7 +9,6 @@ from dovetail.spark.state.durable import make_directory
 from dovetail.spark.state.identity import IDENTITY, claim, compare_identity, read_identity
 from dovetail.spark.state.manifest import (
     FORMAT,
-    RESTORE_BOTH,
     Manifest,
     Sealed,
     SealedShed,
@@ -21,7 +20,6 @@ from dovetail.spark.state.versions import PartitionState, prepare
 __all__ = [
     "FORMAT",
     "IDENTITY",
-    "RESTORE_BOTH",
     "Manifest",
     "Outbox",
     "PartitionState",

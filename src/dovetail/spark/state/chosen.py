@@ -5,13 +5,12 @@ of the machine for that. It is written when a query is planned and its table sta
 then known and not guessed. Once a step has claimed the directory it stays as it is.
 """
 
+import contextlib
 import json
 from pathlib import Path
 
 from dovetail.costs.choice import Recorded
-from dovetail.errors import StateCorruptError
-from dovetail.kernel.files import storage_problem
-from dovetail.spark.state.durable import make_directory, replace_durably
+from dovetail.spark.state.durable import make_directory, reading, replace_durably, storing
 from dovetail.spark.state.identity import IDENTITY
 
 CHOSEN = "chosen.json"
@@ -22,24 +21,18 @@ def record(state: Path, choice: Recorded) -> None:
     path = state / CHOSEN
     if (state / IDENTITY).exists() and path.exists():
         return
-    try:
+    with storing(path, "write to"):
         make_directory(state)
         replace_durably(path, json.dumps(choice.facts(), indent=1).encode())
-    except OSError as error:
-        raise storage_problem(error, path, "write to") from error
 
 
 def read_chosen(state: Path) -> Recorded | None:
     """The recorded choice of a state directory; None if it is new."""
     path = state / CHOSEN
-    try:
+    damaged = (
+        f"{path} is damaged: it does not say which algorithm was chosen. Restore it from a "
+        f"backup; or delete it, if {IDENTITY} beside it still names the algorithm."
+    )
+    with contextlib.suppress(FileNotFoundError), reading(path, damaged=damaged):
         return Recorded.read(json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise StateCorruptError(
-            f"{path} is damaged: it does not say which algorithm was chosen. Restore it from a "
-            f"backup; or delete it, if {IDENTITY} beside it still names the algorithm."
-        ) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
+    return None

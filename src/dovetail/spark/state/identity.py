@@ -1,16 +1,11 @@
 """The identity of a state directory, `identity.json`: written by the first step of all."""
 
-import contextlib
 import json
-import os
-import uuid
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import StateCorruptError, StateMismatchError, StateMissingError
-from dovetail.kernel.blocks import storage_problem
-from dovetail.spark import faults
-from dovetail.spark.state.durable import write_durably
+from dovetail.errors import StateMismatchError, StateMissingError
+from dovetail.spark.state.durable import link_durably, reading, storing
 from dovetail.spark.state.manifest import FORMAT, RESTORE_BOTH
 
 IDENTITY = "identity.json"
@@ -27,16 +22,9 @@ def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
                 f"checkpoint is at batch {batch}. Put the state back where it was, or start over "
                 "with a new state directory and a new checkpoint."
             )
-        try:
-            temporary = root / f"{uuid.uuid4().hex}.tmp"
+        with storing(root, "write to"):
             claim = {"format": FORMAT, "query": query, **identity}
-            write_durably(temporary, json.dumps(claim, indent=1).encode())
-            faults.fault_point("mid-claim")
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, path)
-            temporary.unlink()
-        except OSError as error:
-            raise storage_problem(error, root, "write to") from error
+            link_durably(path, json.dumps(claim, indent=1).encode(), "mid-claim")
     known = read_identity(root)
     if known["query"] == query and any(known.get(name) != identity[name] for name in identity):
         # settings that were changed are refused when a query is planned
@@ -55,21 +43,13 @@ def claim(root: Path, identity: dict[str, Any], query: str, batch: int) -> None:
 
 def read_identity(root: Path) -> dict[str, Any]:
     path = root / IDENTITY
-    try:
+    gone = f"{root} is not a Dovetail state directory: it has no {IDENTITY}. Check the path."
+    damaged = f"{path} is damaged: it does not say whose state this is. {RESTORE_BOTH}"
+    with reading(path, gone=gone, damaged=damaged):
         known = json.loads(path.read_text())
         if not isinstance(known, dict):
             raise ValueError("not an object")
         return known
-    except FileNotFoundError:
-        raise StateMissingError(
-            f"{root} is not a Dovetail state directory: it has no {IDENTITY}. Check the path."
-        ) from None
-    except ValueError:
-        raise StateCorruptError(
-            f"{path} is damaged: it does not say whose state this is. {RESTORE_BOTH}"
-        ) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
 
 
 def compare_identity(root: Path, known: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -80,8 +60,13 @@ def compare_identity(root: Path, known: dict[str, Any], identity: dict[str, Any]
         )
     for name, value in identity.items():
         if known.get(name) != value:
-            raise StateMismatchError(
-                f"the state directory {root} was made with {name}={known.get(name)!r}, but now "
-                f"{name}={value!r} is asked for. Go back to the old setting, or start over with a "
-                "new state directory and a new checkpoint."
-            )
+            what = f"the state directory {root} was made with"
+            raise other_setting(what, name, known.get(name), value)
+
+
+def other_setting(what: str, name: str, known: object, asked: object) -> StateMismatchError:
+    """The error that something was made with another setting than is asked for."""
+    return StateMismatchError(
+        f"{what} {name}={known!r}, but now {name}={asked!r} is asked for. Go back to the old "
+        "setting, or start over with a new state directory and a new checkpoint."
+    )

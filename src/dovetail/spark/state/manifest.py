@@ -18,12 +18,11 @@ from typing import Any, Self
 import numpy as np
 
 from dovetail.costs.retune import Tuned
-from dovetail.errors import StateCorruptError
-from dovetail.kernel.blocks import BLOCK, storage_problem
+from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot
 from dovetail.semistream.overload import Load, Waits
 from dovetail.spark.endings import Silence
-from dovetail.spark.state.durable import write_durably
+from dovetail.spark.state.durable import reading, write_durably
 from dovetail.spark.state.totals import Totals
 
 FORMAT = 3
@@ -49,6 +48,10 @@ class Sealed:
     def of(cls, facts: Mapping[str, Any]) -> Self:
         batches = tuple((offset, length, crc) for offset, length, crc in facts["batches"])
         return cls(**{**facts, "batches": batches})
+
+    def facts(self) -> dict[str, Any]:
+        """JSON, as a manifest has it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -88,38 +91,37 @@ class Manifest(Brief):
     shed: SealedShed | None = None
 
 
+#: what JSON has as it is
+_PLAIN = (
+    "parent", "pending", "phase", "budget_bytes", "attempt", "version", "partition", "query",
+)  # fmt: skip
+#: what only some jobs have
+_MAYBE: dict[str, Any] = {"tuned": Tuned, "load": Load, "waits": Waits, "shed": SealedShed}
+
+
 def write(path: Path, manifest: Manifest) -> None:
     """Write a manifest to a new file, durably."""
-    known = manifest
+
+    def facts(*names: str) -> dict[str, Any]:
+        parts = {name: getattr(manifest, name) for name in names}
+        return {n: part.facts() if hasattr(part, "facts") else part for n, part in parts.items()}
+
     header = {
-        "parent": known.parent,
-        "files": known.files,
-        "outbox": asdict(known.outbox),
-        "pending": known.pending,
-        "phase": known.phase,
-        **known.silence.facts(),
-        "totals": known.totals.facts(),
-        "tuned": None if known.tuned is None else known.tuned.facts(),
-        "budget_bytes": known.budget_bytes,
-        "made_by": known.made_by,
-        "load": None if known.load is None else known.load.facts(),
-        "waits": None if known.waits is None else known.waits.facts(),
-        "shed": None if known.shed is None else asdict(known.shed),
-        "attempt": known.attempt,
+        **facts("parent", "files", "outbox", "pending", "phase"),
+        **manifest.silence.facts(),
+        **facts("totals", "tuned", "budget_bytes", "made_by", "load", "waits", "shed", "attempt"),
         "format": FORMAT,
-        "version": known.version,
-        "partition": known.partition,
-        "query": known.query,
-        "operator": known.snapshot.meta,
+        **facts("version", "partition", "query"),
+        "operator": manifest.snapshot.meta,
     }
-    head, body = json.dumps(header).encode(), known.snapshot.blocks.tobytes()
+    head, body = json.dumps(header).encode(), manifest.snapshot.blocks.tobytes()
     prefix = f"dovetail {FORMAT} {len(head)} {len(body)} {zlib.crc32(head + body)}\n".encode()
     write_durably(path, prefix + head + body)
 
 
 def read(path: Path) -> Manifest:
     """The manifest in a file; `FileNotFoundError` if there is none."""
-    try:
+    with reading(path, damaged=_damaged(path)):
         data = path.read_bytes()
         prefix, _, rest = data.partition(b"\n")
         magic, _, head_size, body_size, checksum = prefix.split(b" ")
@@ -128,54 +130,30 @@ def read(path: Path) -> Manifest:
         if magic != b"dovetail" or not whole:
             raise ValueError("checksum")
         return _manifest(json.loads(head), body)
-    except FileNotFoundError:
-        raise
-    except (ValueError, LookupError, TypeError):
-        raise damaged_manifest(path) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
 
 
 def read_brief(path: Path) -> Brief:
     """Read the facts for the clock from the first bytes of the file; the rest is not checked."""
-    try:
-        with path.open("rb") as handle:
-            size = int(handle.readline().split(b" ")[2])
-            return Brief(**_brief(json.loads(handle.read(size))))
-    except (ValueError, LookupError, TypeError):
-        raise damaged_manifest(path) from None
-
-
-def _brief(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "parent": int(head["parent"]),
-        "pending": int(head["pending"]),
-        "outbox": Sealed.of(head["outbox"]),
-    }
+    with reading(path, damaged=_damaged(path)), path.open("rb") as handle:
+        size = int(handle.readline().split(b" ")[2])
+        head = json.loads(handle.read(size))
+        return Brief(int(head["parent"]), int(head["pending"]), Sealed.of(head["outbox"]))
 
 
 def _manifest(head: Mapping[str, Any], body: bytes) -> Manifest:
     run, plan = head.get("made_by", (None, ""))
-    load, waits, shed = head.get("load"), head.get("waits"), head.get("shed")
+    known = {name for name, facts in head.items() if facts is not None}
     return Manifest(
-        **_brief(head),
-        version=head["version"],
-        partition=head["partition"],
-        query=head["query"],
-        attempt=head["attempt"],
+        **{name: head[name] for name in _PLAIN},
+        outbox=Sealed.of(head["outbox"]),
         snapshot=Snapshot(head["operator"], np.frombuffer(body, dtype=BLOCK)),
         files=tuple(head["files"]),
-        phase=head["phase"],
         silence=Silence.of(head),
         totals=Totals.of(head["totals"]),
-        budget_bytes=head["budget_bytes"],
         made_by=(run, plan),
-        tuned=Tuned.of(head.get("tuned")),
-        load=None if load is None else Load.of(load),
-        waits=None if waits is None else Waits.of(waits),
-        shed=None if shed is None else SealedShed.of(shed),
+        **{name: kind.of(head[name]) for name, kind in _MAYBE.items() if name in known},
     )
 
 
-def damaged_manifest(path: Path) -> StateCorruptError:
-    return StateCorruptError(f"the manifest {path} is damaged. {RESTORE_BOTH}")
+def _damaged(path: Path) -> str:
+    return f"the manifest {path} is damaged. {RESTORE_BOTH}"

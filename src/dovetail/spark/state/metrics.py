@@ -18,7 +18,7 @@ from dovetail.kernel.memory import format_bytes
 from dovetail.spark.state.chosen import read_chosen
 from dovetail.spark.state.identity import IDENTITY, read_identity
 from dovetail.spark.state.staged import CURRENT, TABLES
-from dovetail.spark.state.totals import Totals, added
+from dovetail.spark.state.totals import Totals, added, summed
 from dovetail.spark.state.versions import PartitionState
 from dovetail.specs import state_path
 
@@ -79,18 +79,12 @@ class Progress:
     @property
     def rows_in(self) -> tuple[int, ...]:
         """Rows taken in from each input, those with a null key left out; `copies` do not count."""
-        rows = [0, 0]
-        for part in self.partitions:
-            rows = added(rows, part.rows_in)
-        return tuple(rows)
+        return tuple(added([0, 0], *(part.rows_in for part in self.partitions)))
 
     @property
     def copies(self) -> tuple[int, ...]:
         """Copies of each input's rows to further partitions (`join_all`, and bands)."""
-        copies = [0, 0]
-        for part in self.partitions:
-            copies = added(copies, part.totals.copies)
-        return tuple(copies)
+        return tuple(added([0, 0], *(part.totals.copies for part in self.partitions)))
 
     @property
     def rows_shed(self) -> int:
@@ -139,11 +133,7 @@ class Progress:
     @property
     def rows_out(self) -> dict[str, int]:
         """Results by the phase that produced them."""
-        out: dict[str, int] = {}
-        for part in self.partitions:
-            for phase, rows in part.totals.rows_out.items():
-                out[phase] = out.get(phase, 0) + rows
-        return out
+        return summed(part.totals.rows_out for part in self.partitions)
 
     @property
     def pending_rows(self) -> int:
@@ -157,11 +147,7 @@ class Progress:
     @property
     def memory(self) -> dict[str, int]:
         """The largest use of each component, summed over the partitions."""
-        out: dict[str, int] = {}
-        for part in self.partitions:
-            for component, nbytes in part.totals.memory_peak.items():
-                out[component] = out.get(component, 0) + nbytes
-        return out
+        return summed(part.totals.memory_peak for part in self.partitions)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The recent steps of all partitions, oldest first."""
@@ -205,20 +191,12 @@ def progress(state: str | Path) -> Progress:
     budget: int | None = None
     for number in range(int(identity["partitions"])):
         part = PartitionState(root, number)
-        versions = part.versions()
-        while versions:
-            try:
-                manifest = part.read(versions[-1])
-            except FileNotFoundError:  # a step has just replaced it
-                versions = part.versions()
-                continue
-            budget = manifest.budget_bytes
-            partitions.append(
-                PartitionProgress(
-                    number, manifest.version, manifest.pending, manifest.phase, manifest.totals
-                )
-            )
-            break
+        manifest = part.newest(part.read)
+        if manifest is None:
+            continue
+        budget = manifest.budget_bytes
+        facts = manifest.version, manifest.pending, manifest.phase, manifest.totals
+        partitions.append(PartitionProgress(number, *facts))
     chosen = read_chosen(root) if identity.get("job") == "enrich" else None
     return Progress(root, identity, budget, partitions, chosen)
 

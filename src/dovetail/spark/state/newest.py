@@ -75,14 +75,12 @@ class NewestVersions:
 
 
 def _read(state: PartitionState) -> Newest:
-    while versions := state.versions():
-        try:
-            brief = read_brief(state.path(versions[-1]))
-        except FileNotFoundError:  # a later step has just deleted it
-            continue
+    def look(version: int) -> Newest:
+        brief = read_brief(state.path(version))
         name = brief.outbox.name if brief.outbox.batches else None
-        return Newest(versions[-1], brief.parent, brief.pending, name)
-    return Newest()
+        return Newest(version, brief.parent, brief.pending, name)
+
+    return state.newest(look) or Newest()
 
 
 def check_known(root: Path, known: Sequence[int], newest: Sequence[Newest]) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dovetail.errors import StateCorruptError, StateMissingError
 from dovetail.kernel.blocks import storage_problem
+from dovetail.spark.state.durable import storing
 from dovetail.spark.state.manifest import RESTORE_BOTH, Sealed
 
 
@@ -42,11 +43,9 @@ class Outbox:
     def seal(self) -> Sealed:
         """Make the results durable; returns what a manifest says of them."""
         if self._handle is not None:
-            try:
+            with storing(self._path, "write results to"):
                 self._handle.flush()
                 os.fsync(self._handle.fileno())
-            except OSError as error:
-                raise storage_problem(error, self._path, "write results to") from error
             self.close()
         return Sealed(self.name, tuple(self.batches), self.rows)
 

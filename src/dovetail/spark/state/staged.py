@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from dovetail.errors import StateMissingError
-from dovetail.kernel.files import storage_problem
+from dovetail.spark.state.durable import reading
 
 TABLES = "table"  #: where a state directory keeps its staged tables
 CURRENT = "current"  #: and in there, the name of the version in use
@@ -12,15 +11,12 @@ CURRENT = "current"  #: and in there, the name of the version in use
 def staged_version(state: Path) -> str:
     """The version of the staged table that new rows are joined with."""
     path = state / TABLES / CURRENT
-    try:
+    gone = (
+        f"{path} is gone: the state directory has no staged table. Restore {state / TABLES} from "
+        "a backup, or start over with a new state directory and a new checkpoint."
+    )
+    with reading(path, gone=gone):
         return path.read_text().strip()
-    except FileNotFoundError:
-        raise StateMissingError(
-            f"{path} is gone: the state directory has no staged table. Restore {state / TABLES} "
-            "from a backup, or start over with a new state directory and a new checkpoint."
-        ) from None
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
 
 
 def staged_partition(state: Path, version: str, partition: int) -> Path:

@@ -1,13 +1,17 @@
 """Totals of a partition since its state was new: part of each manifest, and so exact."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from dovetail.kernel.memory import Budget
 from dovetail.kernel.protocol import Counters
 
+_COUNTED = (
+    "rows_shed", "rows_cached", "rows_unmatched_key", "flushed_rows", "flushed_bytes", "bytes_read",
+)  # fmt: skip
 _WAIT = "longest_wait"  # as it is called on disk
 
 
@@ -59,33 +63,33 @@ class Totals:
         wait_s: float = 0.0,
     ) -> Self:
         """With one more step, in which the longest wait that ended was `wait_s`."""
-        rows_out = dict(self.rows_out)
-        for phase, rows in counters.rows_out.items():
-            rows_out[phase] = rows_out.get(phase, 0) + rows
         peaks = dict(self.memory_peak)
         for component, nbytes in {**budget.peaks, "total": budget.peak_bytes}.items():
             peaks[component] = max(peaks.get(component, 0), nbytes)
         return type(self)(
             rows_in=tuple(added(self.rows_in, counters.rows_in)),
             copies=tuple(added(self.copies, copies)),
-            rows_shed=self.rows_shed + counters.rows_shed,
             longest_wait_s=max(self.longest_wait_s, wait_s),
-            rows_out=rows_out,
-            rows_cached=self.rows_cached + counters.rows_cached,
-            rows_unmatched_key=self.rows_unmatched_key + counters.rows_unmatched_key,
-            flushed_rows=self.flushed_rows + counters.flushed_rows,
-            flushed_bytes=self.flushed_bytes + counters.flushed_bytes,
-            bytes_read=self.bytes_read + counters.bytes_read,
+            rows_out=summed([self.rows_out, counters.rows_out]),
             steps=self.steps + 1,
             seconds=self.seconds + seconds,
             join_seconds=self.join_seconds + join_seconds,
             memory_peak=peaks,
+            **{name: getattr(self, name) + getattr(counters, name) for name in _COUNTED},
         )
 
 
-def added(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """Sums by input; the shorter one counts as 0 for inputs that it has not seen yet."""
-    return [a + b for a, b in itertools.zip_longest(one, other, fillvalue=0)]
+def added(*rows: Sequence[int]) -> list[int]:
+    """Sums by input; a shorter one counts as 0 for inputs that it has not seen yet."""
+    return [sum(some) for some in itertools.zip_longest(*rows, fillvalue=0)]
+
+
+def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Sums by name."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
 
 
 def own_rows(record: Mapping[str, Any]) -> list[int]:

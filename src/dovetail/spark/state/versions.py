@@ -36,13 +36,16 @@ import contextlib
 import os
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from dovetail.errors import StateCorruptError, StateError, StateMissingError
-from dovetail.kernel.blocks import storage_problem
 from dovetail.spark import faults
-from dovetail.spark.state.durable import make_directory, sync, write_durably
+from dovetail.spark.state.durable import link_durably, make_directory, reading, storing, sync
 from dovetail.spark.state.manifest import RESTORE_BOTH, Manifest, read, write
+
+T = TypeVar("T")
 
 _VERSION = re.compile(r"v(\d{12})")
 _SEGMENT = re.compile(r"b(\d+)-")
@@ -70,6 +73,13 @@ class PartitionState:
         manifest = read(path)
         self._check_belonging(path, version, manifest)
         return manifest
+
+    def newest(self, read: Callable[[int], T]) -> T | None:
+        """What is read of the newest version; None if there is none."""
+        while versions := self.versions():
+            with contextlib.suppress(FileNotFoundError):  # a later step has just replaced it
+                return read(versions[-1])
+        return None
 
     def parent_of(self, version: int) -> Manifest | None:
         """The version that a step of batch `version` starts from; None for the first step."""
@@ -99,7 +109,7 @@ class PartitionState:
         version, attempt = manifest.version, manifest.attempt
         path = self.path(version)
         temporary = self.directory / f"{attempt}.tmp"
-        try:
+        with storing(path, "commit a version to"):
             faults.fault_point("before-manifest")
             write(temporary, manifest)
             faults.fault_point("before-link")
@@ -109,8 +119,6 @@ class PartitionState:
             sync(self.directory)
             temporary.unlink()
             self._remember_latest(version, attempt)
-        except OSError as error:
-            raise storage_problem(error, path, "commit a version to") from error
         faults.fault_point("after-commit")
         return self.read(version)
 
@@ -148,20 +156,13 @@ class PartitionState:
 
     def _latest(self) -> int:
         path = self.directory / "latest"
-        try:
+        gone = f"{path} is gone, and with it the state of partition {self.partition}."
+        damaged = (
+            f"{path} does not hold a version number; if the versions beside it (v000...) are "
+            "intact, write the highest of their numbers into it"
+        )
+        with reading(path, gone=f"{gone} {RESTORE_BOTH}", damaged=damaged):
             return int(path.read_text())
-        except FileNotFoundError:
-            raise StateMissingError(
-                f"{path} is gone, and with it the state of partition {self.partition}. "
-                f"{RESTORE_BOTH}"
-            ) from None
-        except OSError as error:
-            raise storage_problem(error, path, "read") from error
-        except ValueError:
-            raise StateCorruptError(
-                f"{path} does not hold a version number; if the versions beside it (v000...) are "
-                "intact, write the highest of their numbers into it"
-            ) from None
 
     def _remember_latest(self, version: int, attempt: str) -> None:
         if self._latest() < version:
@@ -176,23 +177,15 @@ class PartitionState:
             segment, version = _SEGMENT.match(name), _VERSION.fullmatch(name)
             old_segment = segment and int(segment[1]) <= parent.version and name not in needed
             if old_segment or (version and int(version[1]) < parent.version):
-                try:
+                with storing(self.directory / name, "delete"):
                     (self.directory / name).unlink(missing_ok=True)
-                except OSError as error:
-                    raise storage_problem(error, self.directory / name, "delete") from error
                 faults.fault_point("mid-collect")
 
 
 def prepare(root: Path, partitions: int) -> None:
     """Make the directories of a state that is used for the first time; keep what is there."""
-    try:
+    with storing(root, "write to"):
         for number in range(partitions):
             directory = PartitionState(root, number).directory
             make_directory(directory)
-            temporary = directory / f"{uuid.uuid4().hex}.tmp"
-            write_durably(temporary, b"-1")
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, directory / "latest")
-            temporary.unlink()
-    except OSError as error:
-        raise storage_problem(error, root, "write to") from error
+            link_durably(directory / "latest", b"-1")

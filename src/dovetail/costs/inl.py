@@ -122,6 +122,25 @@ class InlModel:
         return hit_at_random(self.chunks, together) / together
 
 
+def least_memory(model: InlModel, rate: float) -> InlPlan:
+    """The smallest cache that keeps up with `rate` stream rows a second.
+
+    Raises `ArgumentError` if even a cache of the whole table does not.
+    """
+    if not (0 <= rate < math.inf):
+        raise ArgumentError(f"rate={rate}: must be 0 or more rows a second")
+    pages = len(model.page_probability)
+    if rate > model.rate(pages):
+        raise ArgumentError(
+            f"no memory is enough for {rate:,.0f} rows a second: even with every page cached the "
+            f"rate is {model.rate(pages):,.0f}; split the stream over more partitions"
+        )
+    seconds = model._compute_seconds + model._misses * model._read_seconds
+    enough = rate * seconds <= 1
+    cached = int(enough.argmax()) if enough.any() else pages  # any: but for rounding
+    return model.plan(cached)
+
+
 def best_rate(model: InlModel, memory_bytes: float) -> InlPlan:
     """The largest cache inside `memory_bytes`, and no larger than the table.
 

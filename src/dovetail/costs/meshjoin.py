@@ -214,13 +214,34 @@ class MeshModel:
         return work.loops(pages) * work.chunks(pages) * self.factors.chunk
 
 
+def least_memory(model: MeshModel, rate: float, latency: float | None = None) -> MeshPlan:
+    """The settings that keep up with `rate` stream rows a second in the least memory.
+
+    With `latency`, no row may wait longer than so many seconds. Raises `ArgumentError` if no
+    memory would do.
+    """
+    plan = try_least_memory(model, rate, latency)
+    if plan is not None:
+        return plan
+    if rate * model.seconds_per_row >= 1:
+        raise ArgumentError(
+            f"no memory is enough for {rate:,.0f} rows a second: a row alone takes "
+            f"{model.seconds_per_row:.3g} s, which limits the rate to "
+            f"{1 / model.seconds_per_row:,.0f}; split the stream over more partitions"
+        )
+    pages = model.workload.page_choices()
+    batch_rows = _rows_for_rate(model, rate, pages)
+    shortest = float(model.wait_seconds(batch_rows, pages).min())
+    raise ArgumentError(
+        f"at {rate:,.0f} rows a second a row waits {shortest:.3g} s or longer, however much memory "
+        f"there is; latency={latency} cannot be kept"
+    )
+
+
 def try_least_memory(
     model: MeshModel, rate: float, latency: float | None = None
 ) -> MeshPlan | None:
-    """The settings that keep up with `rate` stream rows a second in the least memory.
-
-    With `latency`, no row may wait longer than so many seconds. None if no memory would do.
-    """
+    """As `least_memory`, but None if no memory would do."""
     if not (0 <= rate < math.inf):
         raise ArgumentError(f"rate={rate}: must be 0 or more rows a second")
     _check_latency(latency)

@@ -197,6 +197,22 @@ class SsbjModel:
         )
 
     @property
+    def main_memory_bytes(self) -> float:
+        """A cache of everything that the stream can ask for: a main-memory join (Theorem 3)."""
+        return float(self._ladder.cached_bytes[-1])
+
+    def main_memory_rate(self, pages: int) -> float:
+        """The rate above which everything is cached with this many pages, λ_max of Theorem 3."""
+        window_rows = float(self._ladder.threshold[-1])
+        least_batch = _JUST_ABOVE * window_rows / self.workload.loops(float(pages))
+        return float(self.rate(least_batch, float(pages)))
+
+    @property
+    def rate_limit(self) -> float:
+        """The rate that no memory exceeds: that of rows that are all cached."""
+        return 1 / self._seconds_per_row(0.0) if self._seconds_per_row(0.0) else math.inf
+
+    @property
     def _break_even_rows(self) -> Floats:
         """For each value, the rows in a scan above which it is cached."""
         switching = self.balanced_switching if self.switching is None else self.switching
@@ -245,6 +261,39 @@ class SsbjModel:
         return work.stream_row_bytes + loops * disk_share * work.window_row_bytes
 
 
+def least_memory(model: SsbjModel, rate: float) -> SsbjState:
+    """The steady state that keeps up with `rate` stream rows a second in the least memory.
+
+    Exact, and never less for a higher rate, with the balanced switching factor or a smaller one;
+    with a larger one, values stay out of the cache that would take less memory in it. Raises
+    `ArgumentError` if no memory would do.
+    """
+    if not (0 <= rate < math.inf):
+        raise ArgumentError(f"rate={rate}: must be 0 or more rows a second")
+    if rate >= model.rate_limit:
+        raise ArgumentError(
+            f"no memory is enough for {rate:,.0f} rows a second: even with the whole table cached "
+            f"the rate is below {model.rate_limit:,.0f}; split the stream over more partitions"
+        )
+    ladder = model._ladder
+    pages = model.workload.page_choices()
+    loops = model.workload.loops(pages)
+    # rate * loop_seconds <= batch_rows, solved for the window: fixed <= window_rows * idle
+    idle = 1 - rate * model._seconds_per_row(ladder.disk_share)
+    # all chunks of a read: where rows are so few that they ask for fewer, it is too much
+    chunks = loops * model.workload.chunks(pages) * model.factors.chunk
+    fixed = rate * (model._fixed_seconds(pages) + chunks) * loops
+    ends = np.append(ladder.threshold, np.inf)
+    reach = np.full_like(idle, -np.inf)
+    np.multiply(ends, idle, out=reach, where=idle > 0)
+    step = np.searchsorted(np.maximum.accumulate(reach), fixed, side="left")
+    starts = np.insert(ladder.threshold, 0, 0.0) * _JUST_ABOVE
+    window_rows = np.maximum(np.maximum(fixed / idle[step], starts[step]), loops)
+    batch_rows = window_rows / loops
+    best = int(model.memory_bytes(batch_rows, pages).argmin())
+    return model.steady_state(float(batch_rows[best]), int(pages[best]))
+
+
 def best_rate(
     model: SsbjModel,
     memory_bytes: float,
@@ -264,8 +313,7 @@ def best_rate(
         λ = w / c_loop,  w = (M - (b + h_R f) v_R) / (v_S + q (R_t / b) (v_P + f v_S))
 
     rows a second (v_P being the pointer). h_R and q follow from w by the cache inequality, hence
-    the search. Exact, and never lower for more memory, with the balanced switching factor or a
-    smaller one; with a larger one, values stay out of the cache that would take less memory in it.
+    the search. Exact, and never lower for more memory, under the same condition as `least_memory`.
     Raises `MemoryBudgetError`, which names the least that would do, if one row does not fit.
     """
     choices = model.workload.page_choices()

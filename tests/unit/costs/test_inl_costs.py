@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.costs.inl import InlModel, best_rate
+from dovetail.costs.inl import InlModel, best_rate, least_memory
 from dovetail.costs.meshjoin import MeshFactors, MeshModel, Workload
 from dovetail.costs.meshjoin import best_rate as best_mesh_rate
 from dovetail.costs.storage import DISK_7200
 from dovetail.errors import ArgumentError, MemoryBudgetError
-from support.least_memory import inl_least_memory as least_memory
 
 WORK = Workload(
     table_rows=40, table_row_bytes=100, page_bytes=1000, stream_row_bytes=20, results_per_row=2

@@ -13,11 +13,11 @@ from dovetail.costs.meshjoin import (
     MeshModel,
     Workload,
     best_rate,
+    least_memory,
     try_least_memory,
 )
 from dovetail.costs.storage import DISK_7200, Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
-from support.least_memory import mesh_least_memory as least_memory
 
 # 12 pages of 10 rows
 WORK = Workload(

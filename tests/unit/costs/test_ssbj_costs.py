@@ -16,17 +16,11 @@ from dovetail.costs.ssbj import (
     SsbjState,
     Stream,
     best_rate,
+    least_memory,
     zipf,
 )
 from dovetail.costs.storage import DISK_7200, Storage
 from dovetail.errors import ArgumentError, MemoryBudgetError
-from support.least_memory import (
-    main_memory_bytes,
-    main_memory_rate,
-    mesh_least_memory,
-    rate_limit,
-)
-from support.least_memory import ssbj_least_memory as least_memory
 
 # 12 pages of 10 rows; five values, of which one matches nothing and one never comes
 WORK = Workload(
@@ -188,7 +182,7 @@ def test_values_when_they_match_nothing_then_cost_their_key_only() -> None:
     assert state.memory_bytes == 12 * 1000 + 100 * 20 + 1.5 * 2 * 8
     free = replace(MODEL, stream=stream, key_bytes=0)
     assert free.is_cached(1e-9).all()  # the paper's inequality, 0 < n v_S
-    assert main_memory_bytes(free) == 0
+    assert free.main_memory_bytes == 0
 
 
 def test_values_when_they_never_come_then_are_never_cached() -> None:
@@ -214,7 +208,7 @@ def test_tuning_when_the_unit_of_time_changes_then_memory_does_not(
     disk = model.storage
     storage = Storage("any", disk.seek_seconds * scale, disk.bytes_per_second / scale)
     other = replace(model, factors=factors, storage=storage)
-    rate = share * rate_limit(model)
+    rate = share * model.rate_limit
     before, after = least_memory(model, rate), least_memory(other, rate / scale)
     assert after.memory_bytes == pytest.approx(before.memory_bytes)
 
@@ -246,7 +240,7 @@ def test_equation_6_when_read_as_rows_a_second_then_gives_the_tuned_rate(
 def test_least_memory_when_compared_with_many_settings_then_none_is_smaller(
     model: SsbjModel, share: float
 ) -> None:
-    rate = share * rate_limit(model)
+    rate = share * model.rate_limit
     found = least_memory(model, rate)
     assert found.rate >= rate * (1 - 1e-9)
     assert found.batch_rows >= 1
@@ -270,7 +264,7 @@ def test_best_rate_when_compared_with_many_settings_then_none_is_higher(
 def test_least_memory_when_the_rate_is_higher_then_is_never_less(
     model: SsbjModel, one: float, other: float
 ) -> None:
-    slow, fast = (least_memory(model, share * rate_limit(model)) for share in sorted((one, other)))
+    slow, fast = (least_memory(model, share * model.rate_limit) for share in sorted((one, other)))
     assert slow.memory_bytes <= fast.memory_bytes * (1 + 1e-9)
 
 
@@ -287,7 +281,7 @@ def test_best_rate_when_there_is_more_memory_then_is_never_lower(
 def test_tuning_when_the_least_memory_is_the_budget_then_the_rate_is_reached_again(
     model: SsbjModel, share: float
 ) -> None:
-    found = least_memory(model, share * rate_limit(model))
+    found = least_memory(model, share * model.rate_limit)
     assert best_rate(model, found.memory_bytes * (1 + 1e-9)).rate >= found.rate * (1 - 1e-6)
 
 
@@ -296,7 +290,7 @@ def test_tuning_when_the_cache_is_hesitant_then_bounds_are_still_kept(
     model: SsbjModel, hesitation: float, share: float, multiple: float
 ) -> None:
     model = replace(model, switching=hesitation * model.balanced_switching)
-    rate = share * rate_limit(model)
+    rate = share * model.rate_limit
     assert least_memory(model, rate).rate >= rate * (1 - 1e-9)
     budget = multiple * least_bytes(model)
     assert best_rate(model, budget).memory_bytes <= budget * (1 + 1e-9)
@@ -306,7 +300,7 @@ def test_best_rate_when_the_cache_is_hesitant_but_the_table_fits_then_caches_it(
     model = replace(PAPER, switching=1.0, stream=Stream.of(zipf(200_000, 0)))
     # just before they are cached, the values take more than the budget
     threshold = thresholds(model)[-1]
-    budget = 1.1 * main_memory_bytes(model)
+    budget = 1.1 * model.main_memory_bytes
     assert model.memory_bytes(threshold * 0.999, float(model.workload.table_pages)) > budget
     assert best_rate(model, budget).cached_table_rows == model.workload.table_rows
 
@@ -315,7 +309,7 @@ def test_best_rate_when_the_cache_is_hesitant_but_the_table_fits_then_caches_it(
 def test_least_memory_when_balanced_then_no_other_switching_factor_takes_less(
     model: SsbjModel, share: float, factor: float
 ) -> None:
-    rate = share * rate_limit(model)
+    rate = share * model.rate_limit
     balanced = replace(model, switching=None)
     pages = float(least_memory(balanced, rate).pages)
     other = replace(model, switching=factor * model.balanced_switching)
@@ -338,12 +332,12 @@ def test_memory_when_looking_in_the_cache_is_free_then_is_never_more_than_mesh_j
     model = replace(model, switching=None, factors=replace(model.factors, probe=0.0, switch=0.0))
     mesh = mesh_model(model)
     rate = share / mesh.seconds_per_row
-    least = mesh_least_memory(mesh, rate).memory_bytes
+    least = meshjoin.least_memory(mesh, rate).memory_bytes
     assert least_memory(model, rate).memory_bytes <= least * (1 + 1e-9)
 
 
 def test_memory_when_the_stream_is_skewed_then_is_less_than_half_of_what_mesh_join_needs() -> None:
-    mesh = mesh_least_memory(mesh_model(PAPER), 100_000)
+    mesh = meshjoin.least_memory(mesh_model(PAPER), 100_000)
     assert least_memory(PAPER, 100_000).memory_bytes < mesh.memory_bytes / 2
 
 
@@ -363,10 +357,10 @@ def test_theorem_3_when_the_rate_is_above_its_bound_then_everything_is_cached(
     comes = model.stream.probability > 0
     everything = model.stream.matches[comes].sum()
     for pages in {1, model.workload.table_pages}:
-        bound = main_memory_rate(model, pages)
-        assert bound < rate_limit(model)
-        rate = (bound + rate_limit(model)) / 2
-        idle = 1 / rate - 1 / rate_limit(model)
+        bound = model.main_memory_rate(pages)
+        assert bound < model.rate_limit
+        rate = (bound + model.rate_limit) / 2
+        idle = 1 / rate - 1 / model.rate_limit
         batch_rows = model._fixed_seconds(float(pages)) / idle
         state = model.steady_state(batch_rows, pages)
         assert state.rate == pytest.approx(rate)
@@ -374,22 +368,22 @@ def test_theorem_3_when_the_rate_is_above_its_bound_then_everything_is_cached(
         assert state.cached_table_rows == everything
         assert state.batch_rows * state.disk_share == 0
         buffers = pages * model.workload.page_bytes + batch_rows * model.workload.stream_row_bytes
-        assert state.memory_bytes == pytest.approx(main_memory_bytes(model) + buffers)
+        assert state.memory_bytes == pytest.approx(model.main_memory_bytes + buffers)
 
 
 def test_theorem_3_when_the_rate_nears_the_limit_then_tuning_ends_in_a_main_memory_join() -> None:
     work = PAPER.workload
     whole = work.table_rows * work.table_row_bytes
-    rate = 0.995 * rate_limit(PAPER)
+    rate = 0.995 * PAPER.rate_limit
     state = least_memory(PAPER, rate)
     assert state.cached_table_rows == work.table_rows
     assert state.disk_share == 0
-    assert main_memory_bytes(PAPER) == whole
+    assert PAPER.main_memory_bytes == whole
     buffers = state.pages * work.page_bytes + state.batch_rows * work.stream_row_bytes
     assert state.memory_bytes == pytest.approx(whole + buffers)
     assert meshjoin.try_least_memory(mesh_model(PAPER), rate) is None  # in no memory at all
     # between the two lies what is neither
-    part = least_memory(PAPER, 0.9 * rate_limit(PAPER))
+    part = least_memory(PAPER, 0.9 * PAPER.rate_limit)
     assert 0 < part.cached_table_rows < work.table_rows
     assert part.memory_bytes < whole
 
@@ -401,11 +395,11 @@ def test_theorem_3_when_only_reading_costs_then_a_fast_stream_takes_no_more_than
     model = replace(
         PAPER, factors=SsbjFactors(0, 0, 0, 0, 0, switch=0), stream=Stream.of(zipf(200_000, skew))
     )
-    assert rate_limit(model) == math.inf
-    work, whole = model.workload, main_memory_bytes(model)
+    assert model.rate_limit == math.inf
+    work, whole = model.workload, model.main_memory_bytes
     for rate in (1e3, 1e5, 1e6, 1e7, 1e8):
         state = least_memory(model, rate)
-        mesh = mesh_least_memory(mesh_model(model), rate)
+        mesh = meshjoin.least_memory(mesh_model(model), rate)
         assert state.rate >= rate * (1 - 1e-9)
         assert state.memory_bytes <= mesh.memory_bytes
         buffers = state.pages * work.page_bytes + state.batch_rows * work.stream_row_bytes
@@ -416,7 +410,7 @@ def test_theorem_3_when_only_reading_costs_then_a_fast_stream_takes_no_more_than
 
 def test_least_memory_when_the_rate_rises_then_the_cache_grows_and_the_window_gives_way() -> None:
     shares = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99)
-    states = [least_memory(PAPER, share * rate_limit(PAPER)) for share in shares]
+    states = [least_memory(PAPER, share * PAPER.rate_limit) for share in shares]
     cached = [state.cached_table_rows for state in states]
     assert cached == sorted(cached)
     assert cached[0] < 0.05 * PAPER.workload.table_rows
@@ -429,8 +423,8 @@ def test_least_memory_when_the_rate_rises_then_the_cache_grows_and_the_window_gi
 
 
 def test_least_memory_when_rows_cost_too_much_then_names_the_limit() -> None:
-    with pytest.raises(ArgumentError, match=f"below {rate_limit(MODEL):,.0f}"):
-        least_memory(MODEL, rate_limit(MODEL))
+    with pytest.raises(ArgumentError, match=f"below {MODEL.rate_limit:,.0f}"):
+        least_memory(MODEL, MODEL.rate_limit)
 
 
 def test_least_memory_when_nothing_arrives_then_is_that_of_one_row() -> None:

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from dovetail.errors import ArgumentError
 from dovetail.multisite.arrivals import interval_rows
-from dovetail.multisite.copies import Copy, Facts, Outlet, Parts
+from dovetail.multisite.copies import Copy, Facts, Parts
 from dovetail.multisite.matching import join_rows, same_values
 from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, encode
 from dovetail.multisite.network import Network
-from dovetail.multisite.oneway import ONE_WAY, Task
+from dovetail.multisite.oneway import ONE_WAY
 from dovetail.multisite.outlets import Outlets
 from dovetail.multisite.pace import Wait, make_pace, no_wait
 from dovetail.multisite.plan import PlacedStep, Plan
@@ -32,7 +32,7 @@ from dovetail.multisite.reports import Reports
 from dovetail.multisite.rows import RowStore
 from dovetail.multisite.schedule import Schedule
 from dovetail.multisite.statistics import measure
-from dovetail.multisite.waiting import Waiting
+from dovetail.multisite.waiting import Task, Waiting
 
 Emit = Callable[[int, pa.RecordBatch], None]  #: an interval, and results of it
 _WAITING_KINDS = (Kind.PROBE, Kind.KEYS)
@@ -64,11 +64,11 @@ class Site:
         self._emit = emit
         plan_at = self.schedule.at
         self._pace = make_pace(heartbeats, self.query, name, plan_at, first_interval, wait)
-        self._outlets = Outlets(
+        self.outlets = Outlets(
             self.query, name, self.window, self.schedule, always=self._pace.reports
         )
         self._copies: dict[str, Copy] = {}
-        self._waiting = Waiting(self.schedule)
+        self.waiting = Waiting(self.schedule)
         self._early: list[Message] = []
         self._backlog: list[pa.RecordBatch] = []  # intervals that wait for a plan to be agreed on
         self._reports = Reports(self.query, name)
@@ -121,7 +121,7 @@ class Site:
                 ONE_WAY[step.algorithm].asked(self, step, message)
             case Kind.ROWS | Kind.FOUND:
                 step = self._step(header)
-                task = self._waiting.answered(step, header.interval)
+                task = self.waiting.answered(step, header.interval)
                 if task is None:  # an answer to no question: whoever sent it is not in order
                     self.late += 1
                     return
@@ -142,13 +142,13 @@ class Site:
 
     def due(self) -> int | None:
         """When `advance` has something to do; None if that depends on messages only."""
-        times = map(self._pace.due, self._waiting.intervals_for_copies())
+        times = map(self._pace.due, self.waiting.intervals_for_copies())
         return min((time for time in times if time is not None), default=None)
 
     @property
     def idle(self) -> bool:
         """Nothing waits here for time or messages."""
-        return not (self._waiting or self._early or self._backlog)
+        return not (self.waiting or self._early or self._backlog)
 
     @property
     def nbytes(self) -> int:
@@ -156,7 +156,7 @@ class Site:
         return (
             self.window.nbytes + self.window.index_bytes
             + sum(copy.nbytes for copy in self._copies.values())
-            + self._outlets.nbytes + self._waiting.nbytes
+            + self.outlets.nbytes + self.waiting.nbytes
             + sum(int(rows.nbytes) for rows in self._backlog)
             + sum(message.nbytes for message in self._early)
         )  # fmt: skip
@@ -198,10 +198,10 @@ class Site:
             "pace": self._pace.snapshot(),
             "schedule": self.schedule.snapshot(),
             "window": self.window.snapshot(),
-            "outlets": self._outlets.snapshot(),
+            "outlets": self.outlets.snapshot(),
             "_reports": self._reports.snapshot(),
             "copies": {owner: copy.snapshot() for owner, copy in self._copies.items()},
-            **self._waiting.snapshot(),
+            **self.waiting.snapshot(),
             "early": [encode(message) for message in self._early],
         }
 
@@ -212,11 +212,11 @@ class Site:
         self._pace.restore(data["pace"])
         self.schedule.restore(data["schedule"])
         self.window.restore(data["window"])
-        self._outlets.restore(data["outlets"])
+        self.outlets.restore(data["outlets"])
         self._reports.restore(data["_reports"])
         for owner, copy in data["copies"].items():
             self.copy(owner).restore(copy)
-        self._waiting.restore(data)
+        self.waiting.restore(data)
         self._early = [decode(message) for message in data["early"]]
 
     def check(self) -> None:
@@ -246,13 +246,13 @@ class Site:
             until = self.query.boundary(settled)
             needed = self.stream.window.first_needed(self.window.times, until)
             first = max(first, int(self.window.numbers[0]) + needed)
-        for message in self._outlets.update(interval, settled, start, first):
+        for message in self.outlets.update(interval, settled, start, first):
             self._network.send(message)
         self.window.expire(first)
         self._gone_through = settled
         # with heartbeats the answer that rows wait for is sure to come, and needs their plan
         self.schedule.forget(min(settled, self._begun() - 1) if self._pace.reports else settled)
-        self.late += self._waiting.give_up(self.schedule.knows)
+        self.late += self.waiting.give_up(self.schedule.knows)
         if self.schedule.at(interval).placed[self.name]:
             self.proceed(Task(self.name, 0, interval, rows, numbers))
         self.report()
@@ -265,7 +265,7 @@ class Site:
 
     def _begun(self) -> int:
         """The first interval of which rows are here, on their way to the windows of others."""
-        first = self._waiting.first_interval
+        first = self.waiting.first_interval
         return self.ticked + 1 if first is None else first
 
     # --- for the one-way joins ------------------------------------------------------------------
@@ -298,19 +298,12 @@ class Site:
             self.late += self.copy(step.stream).begin_probe(task.interval)
             ONE_WAY[step.algorithm].copied(self, step, task)
         else:
-            self._waiting.for_copy(step, task)
-
-    def park(self, task: Task) -> None:
-        """Keep rows until the answer to a question comes."""
-        self._waiting.for_answer(task)
+            self.waiting.for_copy(step, task)
 
     def copy(self, owner: str) -> Copy:
         if owner not in self._copies:
             self._copies[owner] = Copy(self.query.stream(owner))
         return self._copies[owner]
-
-    def outlet(self, holder: str) -> Outlet | None:
-        return self._outlets.of(holder)
 
     def send(
         self, kind: Kind, to: str, step: PlacedStep, interval: int, parts: Parts,
@@ -325,7 +318,7 @@ class Site:
         if not task.rows.num_rows:
             self.finish(step, task)
             return
-        outlet = self._outlets.of(step.stream)
+        outlet = self.outlets.of(step.stream)
         numbers = task.numbers
         parts: Parts
         facts: Facts
@@ -360,7 +353,7 @@ class Site:
         return self._pace.ready(copy.through if copy else None, task.interval, self._heard_until)
 
     def _resume(self) -> None:
-        for step, task in self._waiting.take_for_copies():
+        for step, task in self.waiting.take_for_copies():
             self.when_copied(step, task)
 
     def _step(self, header: Header) -> PlacedStep:

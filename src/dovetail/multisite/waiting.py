@@ -4,11 +4,35 @@ Some wait until a copy has all rows of their interval, some for the answer to a 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dovetail.multisite.oneway.base import Task
+import pyarrow as pa
+
+from dovetail.kernel.keys import Codes
+from dovetail.multisite.matching import select
 from dovetail.multisite.plan import PlacedStep
 from dovetail.multisite.schedule import Schedule
+from dovetail.multisite.windows import Mask, Numbers
+
+
+@dataclass(frozen=True)
+class Task:
+    """The rows of one interval of one head stream, joined as far as step `index`."""
+
+    head: str
+    index: int
+    interval: int
+    rows: pa.RecordBatch
+    numbers: Numbers | None = None  #: of the rows, while they are the head stream's own
+    asked: Codes | None = None  #: the keys of the question whose answer is waited for
+
+    def reduced(self, keep: Mask) -> "Task":
+        """The task with these rows only."""
+        if keep.all():
+            return self
+        numbers = None if self.numbers is None else self.numbers[keep]
+        return replace(self, rows=select(self.rows, keep), numbers=numbers)
 
 
 class Waiting:
@@ -60,15 +84,16 @@ class Waiting:
 
     def snapshot(self) -> dict[str, list[dict[str, Any]]]:
         return {
-            "parked": [task.snapshot() for task in self._asking.values()],
-            "waiting": [task.snapshot() for _, task in self._for_copies],
+            "parked": [vars(task) for task in self._asking.values()],
+            "waiting": [vars(task) for _, task in self._for_copies],
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Make a new one what it was; the schedule has been restored."""
-        for task in map(Task.restored, data["parked"]):
-            self.for_answer(task)
-        for task in map(Task.restored, data["waiting"]):
+        for kept in data["parked"]:
+            self.for_answer(Task(**kept))
+        for kept in data["waiting"]:
+            task = Task(**kept)
             step = self._schedule.at(task.interval).placed[task.head][task.index]
             self.for_copy(step, task)
 

@@ -25,7 +25,7 @@ from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, 
 from dovetail.multisite.network import Network
 from dovetail.multisite.oneway import ONE_WAY
 from dovetail.multisite.outlets import Outlets
-from dovetail.multisite.pace import Wait, make_pace, no_wait
+from dovetail.multisite.pace import Heartbeats, Pace, Timed, Wait, no_wait
 from dovetail.multisite.plan import PlacedStep, Plan
 from dovetail.multisite.query import Query
 from dovetail.multisite.reports import Reports
@@ -62,8 +62,11 @@ class Site:
         self.late = 0  #: messages and probes that came too late: results may be missing
         self._network = network
         self._emit = emit
-        plan_at = self.schedule.at
-        self._pace = make_pace(heartbeats, self.query, name, plan_at, first_interval, wait)
+        self._pace: Pace = (
+            Heartbeats(name, self.schedule.at, first_interval)
+            if heartbeats
+            else Timed(self.query, self.schedule.at, first_interval, wait)
+        )
         self.outlets = Outlets(
             self.query, name, self.window, self.schedule, always=self._pace.reports
         )
@@ -130,7 +133,7 @@ class Site:
                 self._copies[sender] = Copy(self.query.stream(sender), header.interval - 1)
             case Kind.PASSED:
                 for passed, interval in self._reports.heard(message.array("passed")):
-                    self._pace.passed(passed, [interval])
+                    self._pace.passed(passed, interval)
             case _:
                 self.schedule.receive(message, self.ticked + len(self._backlog), self._reply)
                 self._work_off()
@@ -365,7 +368,7 @@ class Site:
         if not self._pace.reports:
             return
         if step.stream == self.name:
-            self._pace.passed((step.head, step.index), [interval])
+            self._pace.passed((step.head, step.index), interval)
         else:
             self._reports.add(step, interval)
 

@@ -5,19 +5,19 @@ The paper leaves rows that come out of order aside (Sect. 2.1). Here an interval
 ordered stream, that much later. Rows that come later still are counted and left out.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
+from dovetail.multisite.kept import Kept
 from dovetail.multisite.query import Query, Stream, check_times, times_of
 from dovetail.multisite.rows import empty
 
 
-class Arrivals:
+class Arrivals(Kept):
     """The input buffer of one stream (`B_i`)."""
+
+    KEPT = ("late", "next", "waiting")
 
     def __init__(self, stream: Stream, query: Query, first_interval: int = 1) -> None:
         self.late = 0  #: rows that were left out
@@ -30,13 +30,6 @@ class Arrivals:
     def nbytes(self) -> int:
         """The rows that wait for their interval to end."""
         return sum(int(rows.nbytes) for rows in self._waiting)
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"late": self.late, "next": self._next, "waiting": self._waiting}
-
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.late, self._next = data["late"], data["next"]
-        self._waiting = list(data["waiting"])
 
     def push(self, rows: pa.RecordBatch) -> None:
         """Rows of any times, in the order of their arrival."""

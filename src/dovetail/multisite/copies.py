@@ -18,7 +18,7 @@ which are the *last* ones before a head row, so it is sent the times of all rows
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from dovetail.kernel.keys import Codes
 from dovetail.multisite.bloom import Bloom
 from dovetail.multisite.compact import counts_parts
 from dovetail.multisite.entries import CopiedEntries, OwnedEntries, distinct
+from dovetail.multisite.kept import Kept
 from dovetail.multisite.messages import SEPARATOR, Message, column, narrowed
 from dovetail.multisite.plan import LinkNeeds
 from dovetail.multisite.query import StepKey, Stream, key_of
@@ -47,8 +48,10 @@ def in_order(keys: Iterable[StepKey]) -> list[StepKey]:
     return sorted(keys, key=lambda key: key.stored)
 
 
-class Outlet:
+class Outlet(Kept):
     """The owner's view of one copy of its window."""
+
+    KEPT = ("base", "sent", "clock_next", "carries_rows")
 
     def __init__(
         self, store: RowStore, window: object, next_number: int, compact: bool = True
@@ -173,21 +176,17 @@ class Outlet:
     def snapshot(self) -> dict[str, Any]:
         """The owner's view as data, beside the window itself."""
         return {
-            "base": self._base,
-            "sent": self._sent,
-            "clock_next": self._clock_next,
+            **super().snapshot(),
             "bloomed": [key.stored for key in in_order(self._bloomed)],
             "frozen": [key.stored for key in in_order(self._frozen)],
-            "carries_rows": self.carries_rows,
             "entries": [[key.stored, entries.snapshot()] for key, entries in self.entries.items()],
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self._base, self._sent = data["base"], data["sent"]
-        self._clock_next, self.carries_rows = data["clock_next"], data["carries_rows"]
+    def restore(self, data: Mapping[str, Any]) -> Self:
         key = partial(key_of, self._store.schema)
         self._bloomed, self._frozen = (set(map(key, data[n])) for n in ("bloomed", "frozen"))
-        self.entries = {key(c): OwnedEntries.restored(entries) for c, entries in data["entries"]}
+        self.entries = {key(c): OwnedEntries().restore(kept) for c, kept in data["entries"]}
+        return super().restore(data)
 
     def request(self, key: StepKey, codes: Codes, fill: bool) -> tuple[Parts, Facts]:
         """The non-redundant semijoin (Algorithm 7): rows with these keys that were never sent.
@@ -231,11 +230,14 @@ class Outlet:
 
 
 _NONE: Codes = np.zeros(0, dtype=np.int64)
+_NO_BITS = np.zeros(0, dtype=np.uint8)
 _NEVER = -(1 << 62)  # an interval before all others
 
 
-class Copy:
+class Copy(Kept):
     """A site's copy of another's window."""
+
+    KEPT = ("store", "through", "gone_through", "probed_through", "clock", "clock_first")
 
     def __init__(self, stream: Stream, gone_through: int = _NEVER) -> None:
         self.store = RowStore(stream.qualified, stream.time_column)
@@ -254,25 +256,16 @@ class Copy:
         return self.store.nbytes + self.store.index_bytes + self._clock.nbytes + entries + blooms
 
     def snapshot(self) -> dict[str, Any]:
-        """The copy as data."""
         return {
-            "store": self.store.snapshot(),
+            **super().snapshot(),
             "entries": {label: entries.snapshot() for label, entries in self.entries.items()},
             "blooms": {label: bloom.snapshot() for label, bloom in self.blooms.items()},
-            "through": self.through,
-            "gone_through": self._gone_through,
-            "probed_through": self._probed_through,
-            "clock": self._clock.values,
-            "clock_first": self._clock_first,
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.store.restore(data["store"])
-        self.entries = {n: CopiedEntries.restored(e) for n, e in data["entries"].items()}
-        self.blooms = {n: Bloom.restored(b) for n, b in data["blooms"].items()}
-        self.through, self._gone_through = data["through"], data["gone_through"]
-        self._probed_through, self._clock_first = data["probed_through"], data["clock_first"]
-        self._clock.replace(data["clock"])
+    def restore(self, data: Mapping[str, Any]) -> Self:
+        self.entries = {n: CopiedEntries().restore(e) for n, e in data["entries"].items()}
+        self.blooms = {n: Bloom(_NO_BITS, 0).restore(b) for n, b in data["blooms"].items()}
+        return super().restore(data)
 
     def begin_probe(self, interval: int) -> bool:
         """The copy is gone by for an interval now; whether it lacks rows because it is too late."""

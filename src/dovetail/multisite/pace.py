@@ -15,8 +15,9 @@ they can be.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
+from dovetail.multisite.kept import Kept
 from dovetail.multisite.plan import Plan
 from dovetail.multisite.query import Query
 
@@ -30,9 +31,10 @@ def no_wait(_delta: int) -> int:
     return 0
 
 
-class Timed:
+class Timed(Kept):
     """By the clock, trusting in `delta`."""
 
+    KEPT = ("delta", "settled")
     reports = False  #: whether updates are sent for every interval, and progress is reported
 
     def __init__(
@@ -80,16 +82,11 @@ class Timed:
         self._settled = self.settled(ticked, now)
         return self._settled
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"delta": self.delta, "settled": self._settled}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.delta, self._settled = data["delta"], data["settled"]
-
-
-class Heartbeats:
+class Heartbeats(Kept):
     """By what has been heard."""
 
+    KEPT = ("settled",)
     reports = True
     delta = wait = 0  # it does not go by time
 
@@ -129,11 +126,11 @@ class Heartbeats:
 
     def snapshot(self) -> dict[str, Any]:
         passed = [[*step, sorted(intervals)] for step, intervals in self._passed.items()]
-        return {"settled": self._settled, "passed": passed}
+        return {**super().snapshot(), "passed": passed}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self._settled = data["settled"]
+    def restore(self, data: Mapping[str, Any]) -> Self:
         self._passed = {(head, place): set(passed) for head, place, passed in data["passed"]}
+        return super().restore(data)
 
 
 Pace = Timed | Heartbeats  #: one site's answer to both questions

@@ -10,7 +10,7 @@ says why it is not `SortedRuns`. A slot is a row's place in the store, until row
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows, probe_run
 from dovetail.kernel.runs import FAN_IN
+from dovetail.multisite.kept import Kept
 from dovetail.multisite.query import StepKey, key_of, times_of
 from dovetail.multisite.windows import Numbers, Times
 
@@ -26,7 +27,7 @@ _FEW = 64  # dead rows are not worth the trouble
 _ALL = 1 << 62
 
 
-class Growing:
+class Growing(Kept):
     """An array that grows at its end, in amortised constant time per value.
 
     What `values` gave is never written over: a message that is still on its way may hold it.
@@ -57,10 +58,19 @@ class Growing:
         self._data = np.array(values, dtype=self._data.dtype)
         self._length = len(values)
 
+    def snapshot(self) -> NDArray[Any]:
+        return self.values
+
+    def restore(self, data: Any) -> Self:
+        self.replace(data)
+        return self
+
 
 @dataclass
-class KeyIndex:
+class KeyIndex(Kept):
     """The codes of one key of all rows of a store, and sorted runs of them."""
+
+    KEPT = ("codes", "valid", "runs")
 
     key: StepKey
     codes: Growing = field(default_factory=Growing)  #: by slot
@@ -71,16 +81,6 @@ class KeyIndex:
     def nbytes(self) -> int:
         runs = sum(int(codes.nbytes + slots.nbytes) for codes, slots in self.runs)
         return self.codes.nbytes + self.valid.nbytes + runs
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"codes": self.codes.values, "valid": self.valid.values, "runs": self.runs}
-
-    @classmethod
-    def restored(cls, key: StepKey, data: Mapping[str, Any]) -> "KeyIndex":
-        index = cls(key, runs=[(codes, slots) for codes, slots in data["runs"]])
-        index.codes.replace(data["codes"])
-        index.valid.replace(data["valid"])
-        return index
 
     def add(self, rows: pa.RecordBatch, first_slot: int) -> None:
         codes, valid = self.key.codec.encode([rows.column(name) for name in self.key.stored])
@@ -125,8 +125,13 @@ class KeyIndex:
         )
 
 
-class RowStore:
-    """Rows with their numbers and times. `first` is the lowest number that still counts."""
+class RowStore(Kept):
+    """Rows with their numbers and times. `first` is the lowest number that still counts.
+
+    A snapshot has the runs of indexes, too, as these say in which order rows are found.
+    """
+
+    KEPT = ("first", "chunks", "numbers", "times")
 
     def __init__(self, schema: pa.Schema, time_column: str) -> None:
         self.schema = schema
@@ -161,27 +166,14 @@ class RowStore:
         return self._numbers.nbytes + self._times.nbytes + indexes
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it as data, that `restore` makes the same of: runs, too, as these say in which
-        order rows are found.
-        """
-        return {
-            "first": self.first,
-            "chunks": self._chunks,
-            "numbers": self.numbers,
-            "times": self.times,
-            "indexes": [[key.stored, index.snapshot()] for key, index in self._indexes.items()],
-        }
+        indexes = [[key.stored, index.snapshot()] for key, index in self._indexes.items()]
+        return {**super().snapshot(), "indexes": indexes}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.first = data["first"]
-        self._chunks = list(data["chunks"])
-        self._numbers.replace(data["numbers"])
-        self._times.replace(data["times"])
-        self._by_number = None
-        self._indexes = {}
+    def restore(self, data: Mapping[str, Any]) -> Self:
         for columns, index in data["indexes"]:
             key = key_of(self.schema, columns)
-            self._indexes[key] = KeyIndex.restored(key, index)
+            self._indexes[key] = KeyIndex(key).restore(index)
+        return super().restore(data)
 
     def append(self, numbers: Numbers, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:

@@ -12,7 +12,7 @@ their stream. A message of an interval that has not ended here yet is kept until
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow as pa
 from dovetail.errors import ArgumentError
 from dovetail.multisite.arrivals import interval_rows
 from dovetail.multisite.copies import Copy, Facts, Parts
+from dovetail.multisite.kept import Kept
 from dovetail.multisite.matching import join_rows, same_values
 from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, encode
 from dovetail.multisite.network import Network
@@ -36,16 +37,16 @@ from dovetail.multisite.waiting import Task, Waiting
 
 Emit = Callable[[int, pa.RecordBatch], None]  #: an interval, and results of it
 _WAITING_KINDS = (Kind.PROBE, Kind.KEYS)
-#: what is kept as it is: numbers, and what `Site.tick` gathers
-_KEPT = (
-    "ticked", "next_number", "late", "_backlog", "_rows_since", "_gone_through", "_now",
-    "_heard_until",
-)  # fmt: skip
 _STEP_KINDS = (*_WAITING_KINDS, Kind.ROWS, Kind.FOUND)
 
 
-class Site:
+class Site(Kept):
     """The part of a distributed join that runs beside one stream."""
+
+    KEPT = (
+        "ticked", "next_number", "late", "_backlog", "_rows_since", "_gone_through", "_now",
+        "_heard_until", "pace", "schedule", "window", "outlets", "_reports",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, plan: Plan, network: Network, emit: Emit, *,
@@ -195,32 +196,21 @@ class Site:
             self._pace.delta = delta
 
     def snapshot(self) -> dict[str, Any]:
-        """All that is known here, as data: numbers, texts, arrays and batches."""
+        """All that is known here, as data."""
         return {
-            **{name: getattr(self, name) for name in _KEPT},
-            "pace": self._pace.snapshot(),
-            "schedule": self.schedule.snapshot(),
-            "window": self.window.snapshot(),
-            "outlets": self.outlets.snapshot(),
-            "_reports": self._reports.snapshot(),
+            **super().snapshot(),
             "copies": {owner: copy.snapshot() for owner, copy in self._copies.items()},
             **self.waiting.snapshot(),
             "early": [encode(message) for message in self._early],
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        """Make a new site what the one was that gave the snapshot."""
-        for name in _KEPT:
-            setattr(self, name, data[name])
-        self._pace.restore(data["pace"])
-        self.schedule.restore(data["schedule"])
-        self.window.restore(data["window"])
-        self.outlets.restore(data["outlets"])
-        self._reports.restore(data["_reports"])
+    def restore(self, data: Mapping[str, Any]) -> Self:
+        super().restore(data)
         for owner, copy in data["copies"].items():
             self.copy(owner).restore(copy)
         self.waiting.restore(data)
         self._early = [decode(message) for message in data["early"]]
+        return self
 
     def check(self) -> None:
         """Assert what the copies rely on."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from dovetail.errors import DovetailError, StateCorruptError, StateMismatchError
 from dovetail.multisite.live.events import Event
-from dovetail.multisite.live.folders import missing, private_folder
+from dovetail.multisite.live.folders import corrupt, missing, private_folder
 from dovetail.multisite.live.kept import read_tree, write_tree
 from dovetail.multisite.live.records import (
     RecordFile,
@@ -90,22 +90,19 @@ class Journal:
     def check(self) -> None:
         """Refuse a journal of which a file is missing, or the end."""
         for number in self._numbers("events"):
-            if (
-                number > self.number
-                and len(list(itertools.islice(scan(self._segment_path(number)), 2))) > 1
-            ):
-                raise missing(self._snapshot_path(number), f"{self._segment_path(number)} is there")
+            segment = self._segment_path(number)
+            if number > self.number and _has_events(segment):
+                raise missing(self._snapshot_path(number), f"{segment} is there")
         if not self.path.exists():
             raise missing(self.path, "it has the events since the last snapshot")
         if self._closed_file.exists():
             at = self._said_when_closed()
             found = [self.number, self.path.stat().st_size]
             if at != found:
-                raise StateCorruptError(
+                raise corrupt(
                     f"the journal in {self._directory} ends at byte {found[1]:,} of segment "
                     f"{found[0]}, but it was closed at byte {at[1]:,} of segment {at[0]}: it is "
-                    "damaged, or of another time. Restore the folder from a backup, or stop the "
-                    "query at all sites and start it anew."
+                    "damaged, or of another time"
                 )
 
     def _said_when_closed(self) -> list[int]:
@@ -236,9 +233,13 @@ class Journal:
 
 def happened(directory: Path) -> bool:
     """Whether a folder has a journal in which anything has happened."""
-    return any(directory.glob("snapshot-*.bin")) or any(
-        len(list(itertools.islice(scan(path), 2))) > 1 for path in directory.glob("events-*.log")
-    )
+    events = directory.glob("events-*.log")
+    return any(directory.glob("snapshot-*.bin")) or any(map(_has_events, events))
+
+
+def _has_events(segment: Path) -> bool:
+    """Whether a segment has more than its beginning."""
+    return len(list(itertools.islice(scan(segment), 2))) > 1
 
 
 def _facts(path: Path, line: bytes) -> dict[str, Any]:
@@ -249,7 +250,4 @@ def _facts(path: Path, line: bytes) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, error: object) -> StateCorruptError:
-    return StateCorruptError(
-        f"the file {path} is not what a site writes: {error}. Restore the folder from a backup, or "
-        "stop the query at all sites and start it anew."
-    )
+    return corrupt(f"the file {path} is not what a site writes: {error}")

@@ -75,6 +75,7 @@ class PlacedStep:
     key: StepKey
     stored: StepKey  #: the part of the key that concerns the stored rows
     output: pa.Schema  #: of the joined rows
+    done: tuple[str, ...]  #: the streams that have been joined before it, the head first
 
 
 @dataclass(frozen=True)
@@ -100,19 +101,13 @@ class LinkNeeds:
 
 
 def _needs(step: PlacedStep) -> LinkNeeds:
-    match step.algorithm:
-        case Algorithm.SP_S:
-            return LinkNeeds(all_rows=True)
-        case Algorithm.SM_S1 | Algorithm.SM_S1B:
-            return LinkNeeds(some_rows=True)
-        case Algorithm.SM_S2:
-            return LinkNeeds(some_rows=True, entries=frozenset([step.stored]))
-        case Algorithm.SM_D1:
-            return LinkNeeds(entries=frozenset([step.stored]))
-        case Algorithm.SM_D1B:
-            return LinkNeeds(blooms=frozenset([step.stored]))
-        case _:
-            return LinkNeeds()
+    algorithm, key, none = step.algorithm, frozenset([step.stored]), frozenset[StepKey]()
+    return LinkNeeds(
+        all_rows=algorithm is Algorithm.SP_S,
+        some_rows=algorithm in (Algorithm.SM_S1, Algorithm.SM_S1B, Algorithm.SM_S2),
+        entries=key if algorithm in (Algorithm.SM_S2, Algorithm.SM_D1) else none,
+        blooms=key if algorithm is Algorithm.SM_D1B else none,
+    )
 
 
 def stored_key(key: StepKey) -> StepKey:
@@ -155,7 +150,9 @@ class Plan:
                 raise ArgumentError(f"{where} joins {step.stream!r} by no equality of the query")
             schema = pa.schema([*schema, *self.query.stream(step.stream).qualified])
             stored = stored_key(key)
-            yield PlacedStep(head, index, step.stream, step.algorithm, source, key, stored, schema)
+            yield PlacedStep(
+                head, index, step.stream, step.algorithm, source, key, stored, schema, tuple(done)
+            )
             done.append(step.stream)
             source = source if step.algorithm.at_source else step.stream
         if len(done) < len(self.query.names):

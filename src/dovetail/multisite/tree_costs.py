@@ -6,6 +6,7 @@ is: from each first stream the cheapest level, again and again, and the cheapest
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dovetail.errors import ArgumentError
 from dovetail.multisite.costs import Cost, CostModel, Prices
@@ -76,12 +77,7 @@ def _part_cost(
 ) -> float:
     """What the lower levels of a tree cost."""
     names = {first, *(join.stream for join in joins)}
-    part = Query(
-        tuple(stream for stream in query.streams if stream.name in names),
-        tuple(pair for pair in query.on if {c.partition(".")[0] for c in pair} <= names),
-        query.tau,
-        query.delta,
-        query.lateness,
-        query.compact,
-    )
+    streams = tuple(stream for stream in query.streams if stream.name in names)
+    on = tuple(pair for pair in query.on if {c.partition(".")[0] for c in pair} <= names)
+    part = replace(query, streams=streams, on=on)
     return tree_cost(TreePlan(part, first, joins), statistics, prices).time

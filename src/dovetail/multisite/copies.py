@@ -22,7 +22,6 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.multisite.bloom import Bloom
@@ -87,15 +86,17 @@ class Outlet(Kept):
         self._sent = np.concatenate([self._sent, np.zeros(new, dtype=np.bool_)])
         gone = first - self._base
         parts: Parts = {}
+        rows: Parts = {}
         facts: Facts = {}
         changed = new > 0 or gone > 0
         wanted = self._wanted_entries(needs, draining, parts, start, first, end)
         expired = int(np.count_nonzero(self._sent[:gone]))
         self._sent, self._base = self._sent[gone:], first
         if needs.all_rows:
-            self._send(np.arange(first, end), parts, facts)
+            rows, facts = self._send(np.arange(first, end))
         elif wanted is not None:
-            self._send(start + np.flatnonzero(wanted), parts, facts)
+            rows, facts = self._send(start + np.flatnonzero(wanted))
+        parts |= rows
         if self._counted and self.carries_rows:
             begin = first if self._clock_next is None else self._clock_next
             facts |= {"trimmed": gone, "first_ref": begin}
@@ -160,18 +161,19 @@ class Outlet(Kept):
         codes: Codes = index.codes.values[slots][index.valid.values[slots]]
         return codes
 
-    def _send(self, numbers: Numbers, parts: Parts, facts: Facts) -> None:
-        """Put those of the rows that have never been sent into a message."""
+    def _send(self, numbers: Numbers) -> tuple[Parts, Facts]:
+        """Those of the rows that have never been sent, for a message."""
         numbers = numbers[~self._sent[numbers - self._base]]
         if not len(numbers):
-            return
+            return {}, {}
         self._sent[numbers - self._base] = True
         base = int(self._store.numbers[0])
-        parts["rows"] = self._store.gather(numbers - base)
-        facts["first_row"] = int(numbers[0])
+        parts: Parts = {"rows": self._store.gather(numbers - base)}
+        facts: Facts = {"first_row": int(numbers[0])}
         if int(numbers[-1]) - int(numbers[0]) + 1 != len(numbers):
             facts["contiguous"] = False
             parts["numbers"] = column(narrowed(numbers - numbers[0]))
+        return parts, facts
 
     def snapshot(self) -> dict[str, Any]:
         """The owner's view as data, beside the window itself."""
@@ -194,24 +196,17 @@ class Outlet(Kept):
         `fill`: the holder keeps entries for the key and will have all rows of these.
         """
         _, slots = self._store.probe(key, codes)
-        return self._answer(slots, self.entries.get(key) if fill else None, codes)
+        if fill and key in self.entries:
+            self.entries[key].mark_sent(codes)
+        return self._send(np.unique(self._store.numbers[slots]))
 
     def request_bloom(self, key: StepKey, bloom: Bloom) -> tuple[Parts, Facts]:
         """The same by a filter of the keys."""
         index = self._store.index(key)
         alive = (self._store.numbers >= self._store.first) & index.valid.values
         slots = np.flatnonzero(alive)
-        return self._answer(slots[bloom.contains(index.codes.values[slots])], None, _NONE)
-
-    def _answer(
-        self, slots: NDArray[np.int64], entries: OwnedEntries | None, codes: Codes
-    ) -> tuple[Parts, Facts]:
-        parts: Parts = {}
-        facts: Facts = {}
-        self._send(np.unique(self._store.numbers[slots]), parts, facts)
-        if entries is not None:
-            entries.mark_sent(codes)
-        return parts, facts
+        slots = slots[bloom.contains(index.codes.values[slots])]
+        return self._send(np.unique(self._store.numbers[slots]))
 
     def shares(self, numbers: Numbers) -> bool:
         """Whether the holder keeps rows, and these, in order, are all in the window."""
@@ -219,10 +214,8 @@ class Outlet(Kept):
 
     def probe_rows(self, numbers: Numbers) -> tuple[Parts, Facts]:
         """Rows of the window that are to be joined at the holder, as rows or as references."""
-        parts: Parts = {}
-        facts: Facts = {}
         new = int(np.count_nonzero(~self._sent[numbers - self._base]))
-        self._send(numbers, parts, facts)
+        parts, facts = self._send(numbers)
         if new < len(numbers):
             facts["first_ref"] = int(numbers[0])
             parts["refs"] = column(narrowed(numbers - numbers[0]))

@@ -252,7 +252,7 @@ class Site(Kept):
         self._rows_since += rows.num_rows
         every = self._statistics_every
         if every and interval % every == 0:
-            parts = measure(self, self._rows_since, every)
+            parts = measure(self.query, self.name, self.window, self._rows_since, every)
             self._reply(Kind.STATISTICS, PLANNER, interval, parts)
             self._rows_since = 0
 
@@ -302,9 +302,9 @@ class Site(Kept):
         self, kind: Kind, to: str, step: PlacedStep, interval: int, parts: Parts,
         facts: Facts | None = None,
     ) -> None:  # fmt: skip
-        head = self.query.rank(step.head)
-        header = Header(kind, *self._ends(to), head, step.index, interval=interval)
-        self._send(replace(header, **(facts or {})), parts)  # type: ignore[arg-type]
+        ends = (self.query.rank(name) for name in (self.name, to, step.head))
+        header = Header(kind, *ends, step.index, interval=interval)
+        self._network.send(Message(replace(header, **(facts or {})), parts))  # type: ignore[arg-type]
 
     def send_rows(self, step: PlacedStep, task: Task) -> None:
         """Send rows to the window they are to be joined with."""
@@ -374,11 +374,5 @@ class Site(Kept):
         return bool(messages)
 
     def _reply(self, kind: Kind, to: int, interval: int, parts: Parts) -> None:
-        me = self.query.rank(self.name)
-        self._send(Header(kind, me, to, interval=interval), parts)
-
-    def _ends(self, to: str) -> tuple[int, int]:
-        return self.query.rank(self.name), self.query.rank(to)
-
-    def _send(self, header: Header, parts: Parts | None = None) -> None:
-        self._network.send(Message(header, parts or {}))
+        header = Header(kind, self.query.rank(self.name), to, interval=interval)
+        self._network.send(Message(header, parts))

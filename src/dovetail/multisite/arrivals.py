@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dovetail.errors import ArgumentError
 from dovetail.multisite.kept import Kept
+from dovetail.multisite.matching import select
 from dovetail.multisite.query import Query, Stream, check_times, times_of
 from dovetail.multisite.rows import empty
 
@@ -37,8 +38,7 @@ class Arrivals(Kept):
         check_times(self._stream, column)
         in_time = self._query.interval_of(times_of(column)) >= self._next
         self.late += rows.num_rows - int(np.count_nonzero(in_time))
-        if not in_time.all():
-            rows = rows.take(pa.array(np.flatnonzero(in_time)))
+        rows = select(rows, in_time)
         if rows.num_rows:
             self._waiting.append(rows)
 
@@ -52,8 +52,7 @@ class Arrivals(Kept):
         rows = self._waiting[0] if len(self._waiting) == 1 else pa.concat_batches(self._waiting)
         times = times_of(rows.column(self._stream.time))
         mine = self._query.interval_of(times) <= interval
-        rest = np.flatnonzero(~mine)
-        self._waiting = [rows.take(pa.array(rest))] if len(rest) else []
+        self._waiting = [] if mine.all() else [select(rows, ~mine)]
         chosen = np.flatnonzero(mine)
         if not len(chosen):
             return None

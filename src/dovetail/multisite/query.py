@@ -144,8 +144,12 @@ class Query:
         return self.streams[self.rank(name)]
 
     @cached_property
+    def result_schema(self) -> pa.Schema:
+        return pa.schema([field for stream in self.streams for field in stream.qualified])
+
+    @cached_property
     def result_columns(self) -> list[str]:
-        return [name for stream in self.streams for name in stream.qualified.names]
+        return list(self.result_schema.names)
 
     def key(self, done: Iterable[str], new: str) -> StepKey | None:
         """The equalities between streams already joined and a new one; None if there are none."""

@@ -135,10 +135,6 @@ class Deployment:
         return math.ceil(seconds * 1_000_000_000 / UNITS[self.unit])
 
     @cached_property
-    def result_schema(self) -> pa.Schema:
-        return pa.schema([f for stream in self.query.streams for f in stream.qualified])
-
-    @cached_property
     def digest(self) -> str:
         """Of all that sites must agree on: where they are may change while a query runs."""
         data = self.to_json()

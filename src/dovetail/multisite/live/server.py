@@ -93,7 +93,7 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
             found = log.read(facts["after"], through)
             # the first is read here, so that a complaint about the range is made in time
             first = next(found, None)
-        schema = part.driver.deployment.result_schema
+        schema = part.driver.deployment.query.result_schema
 
         def batches() -> Iterator[Any]:
             with answering():

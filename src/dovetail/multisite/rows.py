@@ -95,13 +95,8 @@ class KeyIndex(Kept):
     def _insert(self, codes: Codes, slots: Rows) -> None:
         order = np.argsort(codes, kind="stable")
         self.runs.append((codes[order], slots[order]))
-        while len(self.runs) >= FAN_IN:
-            tail = self.runs[-FAN_IN:]
-            sizes = [len(run) for run, _ in tail]
-            if sizes[0] > sum(sizes[1:]):
-                return
-            merged = np.concatenate([run for run, _ in tail])
-            slots = np.concatenate([run for _, run in tail])
+        while _are_to_merge([len(run) for run, _ in self.runs[-FAN_IN:]]):
+            merged, slots = map(np.concatenate, zip(*self.runs[-FAN_IN:], strict=True))
             order = np.argsort(merged, kind="stable")
             self.runs[-FAN_IN:] = [(merged[order], slots[order])]
 
@@ -185,10 +180,7 @@ class RowStore(Kept):
         for index in self._indexes.values():
             index.add(rows, first_slot)
         self._chunks.append(rows)
-        while len(self._chunks) >= FAN_IN:
-            sizes = [chunk.num_rows for chunk in self._chunks[-FAN_IN:]]
-            if sizes[0] > sum(sizes[1:]):
-                return
+        while _are_to_merge([chunk.num_rows for chunk in self._chunks[-FAN_IN:]]):
             self._chunks[-FAN_IN:] = [pa.concat_batches(self._chunks[-FAN_IN:])]
 
     def index(self, key: StepKey) -> KeyIndex:
@@ -268,6 +260,11 @@ class RowStore(Kept):
         count = min(count, len(alive))
         if count:
             self.expire(int(np.partition(alive, count - 1)[count - 1]) + 1)
+
+
+def _are_to_merge(newest: list[int]) -> bool:
+    """Whether the newest runs or chunks, of these sizes, are to be one, as they are alike."""
+    return len(newest) == FAN_IN and newest[0] <= sum(newest[1:])
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:

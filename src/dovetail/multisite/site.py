@@ -302,8 +302,8 @@ class Site(Kept):
         self, kind: Kind, to: str, step: PlacedStep, interval: int, parts: Parts,
         facts: Facts | None = None,
     ) -> None:  # fmt: skip
-        ends = (self.query.rank(name) for name in (self.name, to, step.head))
-        header = Header(kind, *ends, step.index, interval=interval)
+        me, receiver, head = (self.query.rank(name) for name in (self.name, to, step.head))
+        header = Header(kind, me, receiver, head, step.index, interval=interval)
         self._network.send(Message(replace(header, **(facts or {})), parts))  # type: ignore[arg-type]
 
     def send_rows(self, step: PlacedStep, task: Task) -> None:

@@ -54,13 +54,8 @@ class Part:
     def status(self) -> dict[str, Any]:
         status = self.driver.status()
         for peer, link in self.links.items():
-            status["links"][peer] |= {
-                "connected": link.connected,
-                "error": link.error,
-                "refused": link.refused,
-                "calls": link.calls,
-                "resent": link.resent,
-            }
+            facts = ("connected", "error", "refused", "calls", "resent")
+            status["links"][peer] |= {name: getattr(link, name) for name in facts}
         return status
 
 

@@ -244,12 +244,9 @@ class Machine(Kept):
                 return
             rows = plan.results_of(rows)
         if rows.num_rows:
-            self._emit(interval, rows)
-
-    def _emit(self, interval: int, rows: pa.RecordBatch) -> None:
-        self.result_count += 1
-        self.result_rows += rows.num_rows
-        self._outputs.results.append((self.result_count, interval, rows))
+            self.result_count += 1
+            self.result_rows += rows.num_rows
+            self._outputs.results.append((self.result_count, interval, rows))
 
     def send(self, message: Message) -> None:
         """To a stream or the planner, by the numbers of `ends`."""

@@ -21,7 +21,7 @@ outlets      all copies of a window, as plans ask for them
 entries      which keys a window has (V2, M2); bloom: a filter of them; compact: shorter vectors
 rows         windows and their indexes; matching: rows with rows
 arrivals     intervals out of rows, also out of order
-kept         what a snapshot keeps of all these
+snapshots    what a snapshot keeps of all these
 messages     header and record batches; network: the one thing that a site needs
 encoded      batches as bytes, validated when they are read; contents: what a message may hold
 live/        sites as processes, over Arrow Flight, that survive being killed

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.matching import select
 from dovetail.multisite.query import Query, Stream, check_times, times_of
 from dovetail.multisite.rows import empty
+from dovetail.multisite.snapshots import Kept
 
 
 class Arrivals(Kept):

@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes, spread
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.messages import column
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import Mask
 
 ERROR = 0.01  #: share of other keys that pass

@@ -27,11 +27,11 @@ from dovetail.kernel.keys import Codes
 from dovetail.multisite.bloom import Bloom
 from dovetail.multisite.compact import counts_parts
 from dovetail.multisite.entries import CopiedEntries, OwnedEntries, distinct
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.messages import SEPARATOR, Message, column, narrowed
 from dovetail.multisite.plan import LinkNeeds
 from dovetail.multisite.query import StepKey, Stream, key_of
 from dovetail.multisite.rows import Growing, RowStore
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import CountWindow, Mask, Numbers, Times
 
 Parts = dict[str, pa.RecordBatch]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.multisite.compact import all_counts
-from dovetail.multisite.kept import Kept
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import Mask, Numbers
 
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any, Self
 
 from dovetail.multisite.copies import Outlet
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.messages import MOST_OPEN, Header, Kind, Message
 from dovetail.multisite.plan import LinkNeeds, Plan
 from dovetail.multisite.query import Query
 from dovetail.multisite.rows import RowStore
 from dovetail.multisite.schedule import Schedule
+from dovetail.multisite.snapshots import Kept
 
 
 class Outlets(Kept):

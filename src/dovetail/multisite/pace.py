@@ -17,9 +17,9 @@ they can be.
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.plan import Plan
 from dovetail.multisite.query import Query
+from dovetail.multisite.snapshots import Kept
 
 PlanAt = Callable[[int], Plan]
 Wait = Callable[[int], int]  #: by `delta`, how much later than its interval's end a row may come

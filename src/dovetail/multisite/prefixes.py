@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.query import times_of
 from dovetail.multisite.site import Site
+from dovetail.multisite.snapshots import Kept
 
 
 class Prefix(Kept):

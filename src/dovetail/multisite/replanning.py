@@ -14,11 +14,11 @@ from typing import Any, Self
 from dovetail.multisite.copies import Parts
 from dovetail.multisite.costs import CostModel, Prices
 from dovetail.multisite.estimates import Statistics
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, encode, text
 from dovetail.multisite.network import Network
 from dovetail.multisite.plan import Plan
 from dovetail.multisite.planner import joint
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.statistics import gather
 
 Choose = Callable[[CostModel], Plan]

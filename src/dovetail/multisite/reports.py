@@ -9,11 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.messages import Header, Kind, Message, column
 from dovetail.multisite.pace import Passed
 from dovetail.multisite.plan import PlacedStep
 from dovetail.multisite.query import Query
+from dovetail.multisite.snapshots import Kept
 
 
 class Reports(Kept):

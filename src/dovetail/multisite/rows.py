@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows, probe_run
 from dovetail.kernel.runs import FAN_IN
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.query import StepKey, key_of, times_of
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import Numbers, Times
 
 _FEW = 64  # dead rows are not worth the trouble

@@ -17,9 +17,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.messages import PLANNER, Kind, Message, column
 from dovetail.multisite.plan import Plan
+from dovetail.multisite.snapshots import Kept
 
 Reply = Callable[[Kind, int, int, dict[str, pa.RecordBatch]], None]
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 from dovetail.errors import ArgumentError
 from dovetail.multisite.arrivals import interval_rows
 from dovetail.multisite.copies import Copy, Facts, Parts
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.matching import join_rows, same_values
 from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, encode
 from dovetail.multisite.network import Network
@@ -32,6 +31,7 @@ from dovetail.multisite.query import Query
 from dovetail.multisite.reports import Reports
 from dovetail.multisite.rows import RowStore
 from dovetail.multisite.schedule import Schedule
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.statistics import measure
 from dovetail.multisite.waiting import Task, Waiting
 

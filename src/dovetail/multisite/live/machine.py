@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from dovetail.multisite.arrivals import Arrivals
 from dovetail.multisite.encoded import batch_bytes, read_batch
-from dovetail.multisite.kept import Kept
 from dovetail.multisite.live.deployment import Deployment, prices_of
 from dovetail.multisite.live.ends import Ends
 from dovetail.multisite.live.events import Event, What
@@ -30,6 +29,7 @@ from dovetail.multisite.prefixes import Prefix
 from dovetail.multisite.query import times_of
 from dovetail.multisite.replanning import Planner
 from dovetail.multisite.site import Site
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.tree import TreePlan
 from dovetail.multisite.virtual import Usage
 

@@ -10,10 +10,10 @@ Links deliver in order. So the holder sees every change in the order in which th
 
 What leaves a copy. The owner sends how many of the rows that it has sent leave the window (`k`,
 Algorithm 8); the holder removes so many of its oldest. For `M2` the paper computes `c + q - p` for
-each key (Algorithm 9, line 36); these are the same rows, and `Copy.check` asserts it. For windows
-by count the paper sends the number of all rows that leave (Sect. 3.3), which would remove rows too
-early where only some were sent; `k` it is there, too. What a holder of some rows cannot know is
-which are the *last* ones before a head row, so it is sent the times of all rows, the clock.
+each key (Algorithm 9, line 36); these are the same rows, as tests assert. For windows by count the
+paper sends the number of all rows that leave (Sect. 3.3), which would remove rows too early where
+only some were sent; `k` it is there, too. What a holder of some rows cannot know is which are the
+*last* ones before a head row, so it is sent the times of all rows, the clock.
 """
 
 from collections.abc import Iterable, Mapping
@@ -340,15 +340,3 @@ class Copy(Kept):
 
     def bloom_of(self, key: StepKey) -> Bloom | None:
         return self.blooms.get(SEPARATOR.join(key.stored))
-
-    def check(self) -> None:
-        """Every filled key has as many rows here as its owner counts (Algorithm 9, line 36)."""
-        for label, entries in self.entries.items():
-            filled = entries.codes[entries.filled]
-            for key, index in self.store.indexes():
-                if SEPARATOR.join(key.stored) != label or not len(filled) or entries.frozen:
-                    continue
-                alive = (self.store.numbers >= self.store.first) & index.valid.values
-                ordered = np.sort(index.codes.values[alive])
-                here = np.searchsorted(ordered, filled, "right") - np.searchsorted(ordered, filled)
-                assert (here == entries.counts[entries.filled]).all(), (label, filled, here)

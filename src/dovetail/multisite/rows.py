@@ -8,7 +8,7 @@ A key's index is a few sorted runs of (code, slot), compacted like an LSM tree; 
 says why it is not `SortedRuns`. A slot is a row's place in the store, until rows are given up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -135,7 +135,7 @@ class RowStore(Kept):
         self._chunks: list[pa.RecordBatch] = []
         self._numbers = Growing()
         self._times = Growing()
-        self._indexes: dict[StepKey, KeyIndex] = {}
+        self.indexes: dict[StepKey, KeyIndex] = {}
         self._by_number: Rows | None = None
 
     def __len__(self) -> int:
@@ -157,17 +157,17 @@ class RowStore(Kept):
     @property
     def index_bytes(self) -> int:
         """The bytes of indexes, numbers and times, beside the rows."""
-        indexes = sum(index.nbytes for index in self._indexes.values())
+        indexes = sum(index.nbytes for index in self.indexes.values())
         return self._numbers.nbytes + self._times.nbytes + indexes
 
     def snapshot(self) -> dict[str, Any]:
-        indexes = [[key.stored, index.snapshot()] for key, index in self._indexes.items()]
+        indexes = [[key.stored, index.snapshot()] for key, index in self.indexes.items()]
         return {**super().snapshot(), "indexes": indexes}
 
     def restore(self, data: Mapping[str, Any]) -> Self:
         for columns, index in data["indexes"]:
             key = key_of(self.schema, columns)
-            self._indexes[key] = KeyIndex(key).restore(index)
+            self.indexes[key] = KeyIndex(key).restore(index)
         return super().restore(data)
 
     def append(self, numbers: Numbers, rows: pa.RecordBatch) -> None:
@@ -177,7 +177,7 @@ class RowStore(Kept):
         self._numbers.append(numbers)
         self._times.append(times_of(rows.column(self._time_column)))
         self._by_number = None
-        for index in self._indexes.values():
+        for index in self.indexes.values():
             index.add(rows, first_slot)
         self._chunks.append(rows)
         while _are_to_merge([chunk.num_rows for chunk in self._chunks[-FAN_IN:]]):
@@ -185,16 +185,13 @@ class RowStore(Kept):
 
     def index(self, key: StepKey) -> KeyIndex:
         """The index on a key, made when it is first asked for."""
-        if key not in self._indexes:
-            index = self._indexes[key] = KeyIndex(key)
+        if key not in self.indexes:
+            index = self.indexes[key] = KeyIndex(key)
             slot = 0
             for chunk in self._chunks:
                 index.add(chunk, slot)
                 slot += chunk.num_rows
-        return self._indexes[key]
-
-    def indexes(self) -> Iterable[tuple[StepKey, KeyIndex]]:
-        return self._indexes.items()
+        return self.indexes[key]
 
     def probe(self, key: StepKey, codes: Codes) -> tuple[Rows, Rows]:
         """Pairs of a position in `codes` and the slot of a row that still counts."""
@@ -250,7 +247,7 @@ class RowStore(Kept):
         self._times.replace(self.times[slots])
         self._chunks = [rows] if rows.num_rows else []
         self._by_number = None
-        keys, self._indexes = list(self._indexes), {}
+        keys, self.indexes = list(self.indexes), {}
         for key in keys:
             self.index(key)
 

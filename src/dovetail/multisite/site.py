@@ -71,7 +71,7 @@ class Site(Kept):
         self.outlets = Outlets(
             self.query, name, self.window, self.schedule, always=self._pace.reports
         )
-        self._copies: dict[str, Copy] = {}
+        self.copies: dict[str, Copy] = {}
         self.waiting = Waiting(self.schedule)
         self._early: list[Message] = []
         self._backlog: list[pa.RecordBatch] = []  # intervals that wait for a plan to be agreed on
@@ -131,7 +131,7 @@ class Site(Kept):
                     return
                 ONE_WAY[step.algorithm].answered(self, step, task, message)
             case Kind.DROP:
-                self._copies[sender] = Copy(self.query.stream(sender), header.interval - 1)
+                self.copies[sender] = Copy(self.query.stream(sender), header.interval - 1)
             case Kind.PASSED:
                 for passed, interval in self._reports.heard(message.array("passed")):
                     self._pace.passed(passed, interval)
@@ -159,7 +159,7 @@ class Site(Kept):
         """What is kept here: window and copies, with what finds their rows, and what waits."""
         return (
             self.window.nbytes + self.window.index_bytes
-            + sum(copy.nbytes for copy in self._copies.values())
+            + sum(copy.nbytes for copy in self.copies.values())
             + self.outlets.nbytes + self.waiting.nbytes
             + sum(int(rows.nbytes) for rows in self._backlog)
             + sum(message.nbytes for message in self._early)
@@ -199,7 +199,7 @@ class Site(Kept):
         """All that is known here, as data."""
         return {
             **super().snapshot(),
-            "copies": {owner: copy.snapshot() for owner, copy in self._copies.items()},
+            "copies": {owner: copy.snapshot() for owner, copy in self.copies.items()},
             **self.waiting.snapshot(),
             "early": [encode(message) for message in self._early],
         }
@@ -211,11 +211,6 @@ class Site(Kept):
         self.waiting.restore(data)
         self._early = [decode(message) for message in data["early"]]
         return self
-
-    def check(self) -> None:
-        """Assert what the copies rely on."""
-        for copy in self._copies.values():
-            copy.check()
 
     # --- an interval ----------------------------------------------------------------------------
 
@@ -294,9 +289,9 @@ class Site(Kept):
             self.waiting.for_copy(step, task)
 
     def copy(self, owner: str) -> Copy:
-        if owner not in self._copies:
-            self._copies[owner] = Copy(self.query.stream(owner))
-        return self._copies[owner]
+        if owner not in self.copies:
+            self.copies[owner] = Copy(self.query.stream(owner))
+        return self.copies[owner]
 
     def send(
         self, kind: Kind, to: str, step: PlacedStep, interval: int, parts: Parts,
@@ -342,7 +337,7 @@ class Site(Kept):
         self.proceed(Task(step.head, step.index + 1, interval, rows))
 
     def _is_ready(self, step: PlacedStep, task: Task) -> bool:
-        copy = self._copies.get(step.stream)
+        copy = self.copies.get(step.stream)
         return self._pace.ready(copy.through if copy else None, task.interval, self._heard_until)
 
     def _resume(self) -> None:

@@ -108,7 +108,6 @@ class Simulation:
         self.network = VirtualNetwork(self.query, latency or (lambda _: 0), on_wire=on_wire)
         self.results: dict[int, list[pa.RecordBatch]] = {}
         self.last_result: dict[int, int] = {}  #: by interval, how long after its end
-        self.checked = False  #: assert a site's invariants after every message
         self.sites = {
             name: Site(
                 name, plan, self.network, self._emit, heartbeats=heartbeats,
@@ -197,5 +196,3 @@ class Simulation:
             return
         receiver = self.query.names[message.header.receiver]
         self.sites[receiver].receive(message, self.network.now)
-        if self.checked:
-            self.sites[receiver].check()

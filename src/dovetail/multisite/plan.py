@@ -73,7 +73,7 @@ class PlacedStep:
     algorithm: Algorithm
     source: str  #: the stream at whose site the rows so far are
     key: StepKey
-    stored: StepKey  #: the part of the key that concerns the stored rows
+    stored: StepKey  #: of the key, what concerns the stored rows: the same whoever probes them
     output: pa.Schema  #: of the joined rows
     done: tuple[str, ...]  #: the streams that have been joined before it, the head first
 
@@ -110,11 +110,6 @@ def _needs(step: PlacedStep) -> LinkNeeds:
     )
 
 
-def stored_key(key: StepKey) -> StepKey:
-    """The part of a key that concerns the stored rows: the same for every probing side."""
-    return StepKey(key.stored, key.stored, key.codec)
-
-
 class Plan:
     """A join sequence for each stream, checked against the query.
 
@@ -149,7 +144,7 @@ class Plan:
             if key is None:
                 raise ArgumentError(f"{where} joins {step.stream!r} by no equality of the query")
             schema = pa.schema([*schema, *self.query.stream(step.stream).qualified])
-            stored = stored_key(key)
+            stored = StepKey(key.stored, key.stored, key.codec)
             yield PlacedStep(
                 head, index, step.stream, step.algorithm, source, key, stored, schema, tuple(done)
             )

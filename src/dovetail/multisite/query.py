@@ -6,7 +6,7 @@ are in the unit of the streams' time columns. Inside, columns are called `stream
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -170,10 +170,8 @@ class Query:
                     same.append((first, old_column))
         if not stored:
             return None
-        columns = sorted(stored)
-        schema = self.stream(new).qualified
-        codec = KeyCodec(tuple(schema.field(column).type for column in columns))
-        return StepKey(tuple(stored[c] for c in columns), tuple(columns), codec, tuple(same))
+        key = key_of(self.stream(new).qualified, sorted(stored))
+        return replace(key, probe=tuple(stored[c] for c in key.stored), same=tuple(same))
 
     def boundary(self, interval: int) -> int:
         """The time at which an interval ends, exclusive."""

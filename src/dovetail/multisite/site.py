@@ -72,7 +72,7 @@ class Site(Kept):
             self.query, name, self.window, self.schedule, always=self._pace.reports
         )
         self.copies: dict[str, Copy] = {}
-        self.waiting = Waiting(self.schedule)
+        self.waiting = Waiting()
         self._early: list[Message] = []
         self._backlog: list[pa.RecordBatch] = []  # intervals that wait for a plan to be agreed on
         self._reports = Reports(self.query, name)
@@ -121,10 +121,10 @@ class Site(Kept):
             case Kind.PROBE:
                 self._probed(message)
             case Kind.KEYS:
-                step = self._step(header)
+                step = self._step_of(header)
                 ONE_WAY[step.algorithm].asked(self, step, message)
             case Kind.ROWS | Kind.FOUND:
-                step = self._step(header)
+                step = self._step_of(header)
                 task = self.waiting.answered(step, header.interval)
                 if task is None:  # an answer to no question: whoever sent it is not in order
                     self.late += 1
@@ -146,7 +146,7 @@ class Site(Kept):
 
     def due(self) -> int | None:
         """When `advance` has something to do; None if that depends on messages only."""
-        times = map(self._pace.due, self.waiting.intervals_for_copies())
+        times = (self._pace.due(task.interval) for task in self.waiting.for_copies)
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -282,11 +282,13 @@ class Site(Kept):
 
     def when_copied(self, step: PlacedStep, task: Task) -> None:
         """Go on when the copy has all rows of the interval (constraint 1)."""
-        if self._is_ready(step, task):
+        copy = self.copies.get(step.stream)
+        through = copy.through if copy else None
+        if self._pace.ready(through, task.interval, self._heard_until):
             self.late += self.copy(step.stream).begin_probe(task.interval)
             ONE_WAY[step.algorithm].copied(self, step, task)
         else:
-            self.waiting.for_copy(step, task)
+            self.waiting.for_copies.append(task)
 
     def copy(self, owner: str) -> Copy:
         if owner not in self.copies:
@@ -326,7 +328,7 @@ class Site(Kept):
 
     def _probed(self, message: Message) -> None:
         """Join at the destination, with the window."""
-        step = self._step(message.header)
+        step = self._step_of(message.header)
         store = self.window
         clock = (int(store.numbers[0]) if len(store.numbers) else 0, store.times)
         joined = join_rows(self.query, step, message.parts["probe"], store, clock)
@@ -336,17 +338,15 @@ class Site(Kept):
         self._passed(step, interval)
         self.proceed(Task(step.head, step.index + 1, interval, rows))
 
-    def _is_ready(self, step: PlacedStep, task: Task) -> bool:
-        copy = self.copies.get(step.stream)
-        return self._pace.ready(copy.through if copy else None, task.interval, self._heard_until)
-
     def _resume(self) -> None:
-        for step, task in self.waiting.take_for_copies():
-            self.when_copied(step, task)
+        for task in self.waiting.take_for_copies():
+            self.when_copied(self._step(task.interval, task.head, task.index), task)
 
-    def _step(self, header: Header) -> PlacedStep:
-        plan = self.schedule.at(header.interval)
-        return plan.placed[self.query.names[header.head]][header.step]
+    def _step_of(self, header: Header) -> PlacedStep:
+        return self._step(header.interval, self.query.names[header.head], header.step)
+
+    def _step(self, interval: int, head: str, index: int) -> PlacedStep:
+        return self.schedule.at(interval).placed[head][index]
 
     def _passed(self, step: PlacedStep, interval: int) -> None:
         """A step is done with an interval; its stream's site must hear of it, sooner or later."""

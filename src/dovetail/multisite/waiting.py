@@ -12,7 +12,6 @@ import pyarrow as pa
 from dovetail.kernel.keys import Codes
 from dovetail.multisite.matching import select
 from dovetail.multisite.plan import PlacedStep
-from dovetail.multisite.schedule import Schedule
 from dovetail.multisite.windows import Mask, Numbers
 
 
@@ -38,13 +37,12 @@ class Task:
 class Waiting:
     """The tasks that wait at one site."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
+    def __init__(self) -> None:
+        self.for_copies: list[Task] = []  #: until a copy is complete
         self._asking: dict[tuple[str, int, int], Task] = {}
-        self._for_copies: list[tuple[PlacedStep, Task]] = []
 
     def __len__(self) -> int:
-        return len(self._asking) + len(self._for_copies)
+        return len(self._tasks())
 
     @property
     def nbytes(self) -> int:
@@ -55,16 +53,9 @@ class Waiting:
         """The first interval of which there are rows; None if there are none."""
         return min((task.interval for task in self._tasks()), default=None)
 
-    def for_copy(self, step: PlacedStep, task: Task) -> None:
-        """Keep rows until a copy is complete."""
-        self._for_copies.append((step, task))
-
-    def intervals_for_copies(self) -> list[int]:
-        return [task.interval for _, task in self._for_copies]
-
-    def take_for_copies(self) -> list[tuple[PlacedStep, Task]]:
+    def take_for_copies(self) -> list[Task]:
         """Whatever waits for a copy, to be tried again."""
-        taken, self._for_copies = self._for_copies, []
+        taken, self.for_copies = self.for_copies, []
         return taken
 
     def for_answer(self, task: Task) -> None:
@@ -85,17 +76,14 @@ class Waiting:
     def snapshot(self) -> dict[str, list[dict[str, Any]]]:
         return {
             "parked": [vars(task) for task in self._asking.values()],
-            "waiting": [vars(task) for _, task in self._for_copies],
+            "waiting": [vars(task) for task in self.for_copies],
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Make a new one what it was; the schedule has been restored."""
+        """Make a new one what it was."""
         for kept in data["parked"]:
             self.for_answer(Task(**kept))
-        for kept in data["waiting"]:
-            task = Task(**kept)
-            step = self._schedule.at(task.interval).placed[task.head][task.index]
-            self.for_copy(step, task)
+        self.for_copies = [Task(**kept) for kept in data["waiting"]]
 
     def _tasks(self) -> list[Task]:
-        return [*self._asking.values(), *(task for _, task in self._for_copies)]
+        return [*self._asking.values(), *self.for_copies]

@@ -52,7 +52,7 @@ def cheapest_tree(
             f"of {', '.join(algorithms)} no tree can be made: each of its joins needs an algorithm "
             "that joins at the source and one that joins at the destination"
         )
-    best: tuple[float, TreePlan] | None = None
+    trees: list[TreePlan] = []
     for first in query.names:
         joins: list[TreeJoin] = []
         while len(joins) + 1 < len(query.names):
@@ -64,12 +64,8 @@ def cheapest_tree(
                 for pair in pairs
             ]
             joins = min(options, key=lambda o: _part_cost(query, first, o, statistics, prices))
-        plan = TreePlan(query, first, joins)
-        cost = tree_cost(plan, statistics, prices).time
-        if best is None or cost < best[0]:
-            best = (cost, plan)
-    assert best is not None
-    return best[1]
+        trees.append(TreePlan(query, first, joins))
+    return min(trees, key=lambda tree: tree_cost(tree, statistics, prices).time)
 
 
 def _part_cost(

@@ -71,15 +71,10 @@ def interval_rows(
             f"stream {stream.name!r} has columns {stream.schema.names}, but was given "
             f"{rows.schema.names}"
         )
-    if rows.num_rows:
-        _check_times(query, stream, interval, rows.column(stream.time))
-    return pa.RecordBatch.from_arrays(rows.columns, schema=stream.qualified)
-
-
-def _check_times(query: Query, stream: Stream, interval: int, column: pa.Array) -> None:
+    column = rows.column(stream.time)
     times = times_of(column)
     bounds = query.boundary(interval - 1), query.boundary(interval)
-    if column.null_count or times.min() < bounds[0] or times.max() >= bounds[1]:
+    if column.null_count or (times < bounds[0]).any() or (times >= bounds[1]).any():
         raise ArgumentError(
             f"interval {interval} of stream {stream.name!r} has a time that is null or outside "
             f"[{bounds[0]}, {bounds[1]}): cut rows by time, see dovetail.sites.Arrivals"
@@ -89,3 +84,4 @@ def _check_times(query: Query, stream: Stream, interval: int, column: pa.Array) 
             f"interval {interval} of stream {stream.name!r} is not in the order of its times: "
             "sort it, see dovetail.sites.Arrivals"
         )
+    return pa.RecordBatch.from_arrays(rows.columns, schema=stream.qualified)

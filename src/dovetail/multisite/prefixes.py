@@ -65,10 +65,10 @@ class Prefix(Kept):
     def hand_on(self, now: int) -> None:
         """Let the next interval end above."""
         found = self._waiting.pop(self.next_interval, [])
-        rows = self._in_order(pa.concat_batches(found)) if found else None
-        self.rows += rows.num_rows if rows is not None else 0
+        rows = None
+        if found:
+            rows = pa.concat_batches(found)
+            times = times_of(rows.column(self.upper.stream.time))
+            rows = rows.take(pa.array(np.argsort(times, kind="stable")))
+            self.rows += rows.num_rows
         self.upper.tick(self.next_interval, rows, now)
-
-    def _in_order(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        times = times_of(rows.column(self.upper.stream.time))
-        return rows.take(pa.array(np.argsort(times, kind="stable")))

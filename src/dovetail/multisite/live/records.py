@@ -6,7 +6,6 @@ cut away when the file is read; damage anywhere else is a `StateCorruptError`.
 """
 
 import contextlib
-import itertools
 import os
 import struct
 import zlib
@@ -160,7 +159,10 @@ def opened_whole(path: Path) -> Iterator[BinaryIO]:
         head = handle.read(HEAD_BYTES)
         size = os.fstat(handle.fileno()).st_size - HEAD_BYTES
         length, checksum = _parsed(head) or (-1, 0)
-        if length != size or _checksum_of(handle) != checksum:
+        found = 0
+        for chunk in _chunks(handle):
+            found = zlib.crc32(chunk, found)
+        if length != size or found != checksum:
             raise _damaged(path, 0)
         handle.seek(HEAD_BYTES)
         yield handle
@@ -194,12 +196,9 @@ def _parsed(head: bytes) -> tuple[int, int] | None:
     return (length, checksum) if zlib.crc32(head[:_CHECKED]) == check else None
 
 
-def _checksum_of(handle: BinaryIO) -> int:
-    """Of all that follows."""
-    checksum = 0
-    while chunk := handle.read(_CHUNK_BYTES):
-        checksum = zlib.crc32(chunk, checksum)
-    return checksum
+def _chunks(handle: BinaryIO) -> Iterator[bytes]:
+    """All that follows, piece by piece."""
+    return iter(partial(handle.read, _CHUNK_BYTES), b"")
 
 
 def _write_fully(descriptor: int, data: Buffer) -> None:
@@ -210,8 +209,7 @@ def _write_fully(descriptor: int, data: Buffer) -> None:
 
 def _is_blank(head: bytes, handle: BinaryIO) -> bool:
     """Whether there are only zeros from here on: a file that grew before its data was written."""
-    chunks = iter(partial(handle.read, _CHUNK_BYTES), b"")
-    return not any(map(any, itertools.chain([head], chunks)))
+    return not any(head) and not any(map(any, _chunks(handle)))
 
 
 def _damaged(path: Path, at: int) -> StateCorruptError:

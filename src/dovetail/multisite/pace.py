@@ -95,7 +95,6 @@ class Heartbeats(Kept):
         self._plan_at = plan_at
         self._settled = first_interval - 1
         self._passed: dict[Passed, set[int]] = {}
-        self._watched: dict[Plan, set[Passed]] = {}
 
     def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
         return through is not None and through >= interval
@@ -109,12 +108,7 @@ class Heartbeats(Kept):
 
     def settled(self, ticked: int, now: int) -> int:
         while self._settled < ticked:
-            plan = self._plan_at(self._settled + 1)
-            if plan not in self._watched:
-                # the steps that must be past an interval before rows of the window may leave
-                steps = {(s.head, s.index) for s in plan.steps() if s.stream == self._owner}
-                self._watched = {plan: steps}
-            steps = self._watched[plan]
+            steps = self._plan_at(self._settled + 1).probing[self._owner]
             if any(self._settled + 1 not in self._passed.get(step, ()) for step in steps):
                 break
             self._settled += 1

@@ -125,8 +125,11 @@ class Plan:
         if unknown := [name for name in sequences if name not in query.names]:
             raise ArgumentError(f"the plan has sequences for {unknown}, which are no streams")
         self.placed = {name: tuple(self._place(name)) for name in query.names}
+        #: by stream, the head and the place of the steps that probe its window
+        self.probing: dict[str, set[tuple[str, int]]] = {name: set() for name in query.names}
         self.needs: dict[tuple[str, str], LinkNeeds] = {}  #: by owner and holder
         for step in self.steps():
+            self.probing[step.stream].add((step.head, step.index))
             link = (step.stream, step.source)
             self.needs[link] = self.needs.get(link, LinkNeeds()) | _needs(step)
         self.needs = {link: needs for link, needs in self.needs.items() if needs != LinkNeeds()}

@@ -25,6 +25,7 @@ from dovetail.multisite.query import Query, Stream, topology
 from dovetail.multisite.replanning import Planner
 from dovetail.multisite.virtual import Simulation
 from dovetail.multisite.windows import CountWindow, TimeWindow, Window
+from support.copies import check_copies_of
 from support.depth import FULL, full_or
 from support.shipping import Shipped
 from support.site_hosts import random_plan
@@ -178,7 +179,7 @@ def check(case: Case, make: type[Simulation] = Simulation) -> Counter[Any]:
     simulation = make(
         plan, case.latency(query, rng), heartbeats=case.heartbeats, on_wire=case.on_wire
     )
-    simulation.checked = True
+    check_copies_of(simulation)
     shipped = Shipped()
     # a new plan may need a copy of rows that an old one has sent
     simulation.network.log = shipped.count if case.change_every else shipped.take

@@ -5,19 +5,20 @@ The paper leaves rows that come out of order aside (Sect. 2.1). Here an interval
 ordered stream, that much later. Rows that come later still are counted and left out.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
+from dovetail.multisite.matching import select
 from dovetail.multisite.query import Query, Stream, check_times, times_of
 from dovetail.multisite.rows import empty
+from dovetail.multisite.snapshots import Kept
 
 
-class Arrivals:
+class Arrivals(Kept):
     """The input buffer of one stream (`B_i`)."""
+
+    KEPT = ("late", "next", "waiting")
 
     def __init__(self, stream: Stream, query: Query, first_interval: int = 1) -> None:
         self.late = 0  #: rows that were left out
@@ -31,21 +32,13 @@ class Arrivals:
         """The rows that wait for their interval to end."""
         return sum(int(rows.nbytes) for rows in self._waiting)
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"late": self.late, "next": self._next, "waiting": self._waiting}
-
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.late, self._next = data["late"], data["next"]
-        self._waiting = list(data["waiting"])
-
     def push(self, rows: pa.RecordBatch) -> None:
         """Rows of any times, in the order of their arrival."""
         column = rows.column(self._stream.time)
         check_times(self._stream, column)
         in_time = self._query.interval_of(times_of(column)) >= self._next
         self.late += rows.num_rows - int(np.count_nonzero(in_time))
-        if not in_time.all():
-            rows = rows.take(pa.array(np.flatnonzero(in_time)))
+        rows = select(rows, in_time)
         if rows.num_rows:
             self._waiting.append(rows)
 
@@ -59,8 +52,7 @@ class Arrivals:
         rows = self._waiting[0] if len(self._waiting) == 1 else pa.concat_batches(self._waiting)
         times = times_of(rows.column(self._stream.time))
         mine = self._query.interval_of(times) <= interval
-        rest = np.flatnonzero(~mine)
-        self._waiting = [rows.take(pa.array(rest))] if len(rest) else []
+        self._waiting = [] if mine.all() else [select(rows, ~mine)]
         chosen = np.flatnonzero(mine)
         if not len(chosen):
             return None
@@ -79,15 +71,10 @@ def interval_rows(
             f"stream {stream.name!r} has columns {stream.schema.names}, but was given "
             f"{rows.schema.names}"
         )
-    if rows.num_rows:
-        _check_times(query, stream, interval, rows.column(stream.time))
-    return pa.RecordBatch.from_arrays(rows.columns, schema=stream.qualified)
-
-
-def _check_times(query: Query, stream: Stream, interval: int, column: pa.Array) -> None:
+    column = rows.column(stream.time)
     times = times_of(column)
     bounds = query.boundary(interval - 1), query.boundary(interval)
-    if column.null_count or times.min() < bounds[0] or times.max() >= bounds[1]:
+    if column.null_count or (times < bounds[0]).any() or (times >= bounds[1]).any():
         raise ArgumentError(
             f"interval {interval} of stream {stream.name!r} has a time that is null or outside "
             f"[{bounds[0]}, {bounds[1]}): cut rows by time, see dovetail.sites.Arrivals"
@@ -97,3 +84,4 @@ def _check_times(query: Query, stream: Stream, interval: int, column: pa.Array) 
             f"interval {interval} of stream {stream.name!r} is not in the order of its times: "
             "sort it, see dovetail.sites.Arrivals"
         )
+    return pa.RecordBatch.from_arrays(rows.columns, schema=stream.qualified)

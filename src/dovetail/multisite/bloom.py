@@ -6,8 +6,7 @@ result is exact, only more may be sent for it.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes, spread
 from dovetail.multisite.messages import column
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import Mask
 
 ERROR = 0.01  #: share of other keys that pass
@@ -33,8 +33,10 @@ def bits_for(keys: int, error: float = ERROR) -> int:
     return 64 * max(1, math.ceil(-keys * math.log(error) / math.log(2) ** 2 / 64))
 
 
-class Bloom:
+class Bloom(Kept):
     """A filter as the bytes it travels as."""
+
+    KEPT = ("data", "hashes")
 
     def __init__(self, data: NDArray[np.uint8], keys: int) -> None:
         self._data = data
@@ -53,15 +55,6 @@ class Bloom:
     @classmethod
     def received(cls, part: pa.RecordBatch, keys: int) -> "Bloom":
         return cls(np.asarray(part.column(0)), keys)
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"data": self._data, "hashes": self._hashes}
-
-    @classmethod
-    def restored(cls, data: Mapping[str, Any]) -> "Bloom":
-        bloom = cls(data["data"], 1)
-        bloom._hashes = data["hashes"]
-        return bloom
 
     @property
     def nbytes(self) -> int:

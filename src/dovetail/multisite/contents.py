@@ -72,16 +72,9 @@ def check_parts(message: Message, query: Query, sender: Stream | None) -> None:
         elif name not in known:
             raise ArgumentError(f"a message with a part {name!r} of no meaning: {message.header}")
         elif name in _CHECKS:
-            _CHECKS[name](message)
-    if "rows" in parts and sender is not None:
-        check_columns(parts["rows"], [sender])
-        _check_numbers_of_rows(message)
+            _CHECKS[name](message, query, sender)
     if kind is Kind.PROBE:
         _check_probe(message, query, sender)
-    if "passed" in parts:
-        _check_passed(message, query)
-    if "plan" in parts:
-        _check_plan(message, query)
 
 
 # --- one part -----------------------------------------------------------------------------------
@@ -113,32 +106,16 @@ def _integers(
     return values.astype(np.int64)
 
 
-def _codes(message: Message, name: str) -> None:
-    _integers(message, name)
-
-
 def _bits(message: Message, name: str) -> None:
     part = message.parts[name]
     if part.schema.types != [pa.uint8()] or not part.num_rows or part.column(0).null_count:
         raise _bad(message, name, "is no string of bits")
 
 
-def _bloom(message: Message) -> None:
+def _bloom(message: Message, *_: object) -> None:
     _bits(message, "bloom")
     if "size" not in message.parts:
         raise _bad(message, "bloom", "comes without the number of its keys")
-
-
-_CHECKS: Mapping[str, Callable[[Message], object]] = {
-    "clock": lambda message: _integers(message, "clock", -MOST_TIME, MOST_TIME),
-    "refs": lambda message: _integers(message, "refs", 0),
-    "keys": lambda message: _codes(message, "keys"),
-    "found": lambda message: _codes(message, "found"),
-    "size": lambda message: _integers(message, "size", 0, length=1),
-    "bloom": _bloom,
-    "bits": lambda message: _bits(message, "bits"),
-    "reached": lambda message: _integers(message, "reached", -MOST_TIME, MOST_TIME, length=1),
-}
 
 
 def _check_of_key(message: Message, name: str, query: Query, sender: Stream) -> None:
@@ -148,19 +125,17 @@ def _check_of_key(message: Message, name: str, query: Query, sender: Stream) -> 
         raise _bad(message, name, "is of columns that nothing is joined by")
     key = SEPARATOR.join(columns)
     counts = f"counts{SEPARATOR}{key}"
-    if kind in _EMPTY:
-        return
     if kind == "counts":
         _integers(message, name, 0)
     elif kind == "places" and counts in message.parts:
         _integers(message, name, 0, length=message.parts[counts].num_rows)
     elif kind == "entries" and counts in message.parts:
-        _codes(message, name)
+        _integers(message, name)
     elif kind == "bloom" and f"keys{SEPARATOR}{key}" in message.parts:
         _bits(message, name)
     elif kind == "keys":
         _integers(message, name, 0, length=1)
-    else:
+    elif kind not in _EMPTY:
         raise _bad(message, name, "has no meaning by itself")
 
 
@@ -183,13 +158,15 @@ def check_columns(rows: pa.RecordBatch, streams: list[Stream]) -> None:
         check_times(stream, rows.column(stream.time_column))
 
 
-def _check_numbers_of_rows(message: Message) -> None:
-    count = message.parts["rows"].num_rows
+def _rows(message: Message, _query: Query, sender: Stream | None) -> None:
+    """Rows of the sender's window, with their numbers."""
+    if sender is not None:
+        check_columns(message.parts["rows"], [sender])
     if message.header.contiguous:
         return
     if "numbers" not in message.parts:
         raise _bad(message, "rows", "comes without its numbers")
-    numbers = _integers(message, "numbers", 0, length=count)
+    numbers = _integers(message, "numbers", 0, length=message.parts["rows"].num_rows)
     if (np.diff(numbers) <= 0).any():
         raise _bad(message, "numbers", "does not rise")
 
@@ -214,7 +191,7 @@ def _check_probe(message: Message, query: Query, sender: Stream | None) -> None:
 # --- progress, plans and statistics -------------------------------------------------------------
 
 
-def _check_passed(message: Message, query: Query) -> None:
+def _passed(message: Message, query: Query, *_: object) -> None:
     codes = _integers(message, "passed")
     if len(codes) > _MOST_REPORTS:
         raise _bad(message, "passed", f"has more than {_MOST_REPORTS:,} reports")
@@ -224,7 +201,7 @@ def _check_passed(message: Message, query: Query) -> None:
         raise _bad(message, "passed", "names steps that no plan has")
 
 
-def _check_plan(message: Message, query: Query) -> None:
+def _plan(message: Message, query: Query, *_: object) -> None:
     part = message.parts["plan"]
     if part.schema.types != [pa.string()] or part.num_rows != 1 or part.column(0).null_count:
         raise _bad(message, "plan", "is no text")
@@ -264,3 +241,19 @@ def _numbers_of_one(message: Message, name: str, types: list[pa.DataType]) -> li
     if None in values:
         raise _bad(message, name, "has nulls")
     return values
+
+
+#: checks of parts by their names; `numbers` are checked with their rows, `probe` with its message
+_CHECKS: Mapping[str, Callable[[Message, Query, Stream | None], object]] = {
+    "rows": _rows,
+    "clock": lambda message, *_: _integers(message, "clock", -MOST_TIME, MOST_TIME),
+    "refs": lambda message, *_: _integers(message, "refs", 0),
+    "keys": lambda message, *_: _integers(message, "keys"),
+    "found": lambda message, *_: _integers(message, "found"),
+    "size": lambda message, *_: _integers(message, "size", 0, length=1),
+    "bloom": _bloom,
+    "bits": lambda message, *_: _bits(message, "bits"),
+    "reached": lambda message, *_: _integers(message, "reached", -MOST_TIME, MOST_TIME, length=1),
+    "passed": _passed,
+    "plan": _plan,
+}

@@ -10,19 +10,18 @@ Links deliver in order. So the holder sees every change in the order in which th
 
 What leaves a copy. The owner sends how many of the rows that it has sent leave the window (`k`,
 Algorithm 8); the holder removes so many of its oldest. For `M2` the paper computes `c + q - p` for
-each key (Algorithm 9, line 36); these are the same rows, and `Copy.check` asserts it. For windows
-by count the paper sends the number of all rows that leave (Sect. 3.3), which would remove rows too
-early where only some were sent; `k` it is there, too. What a holder of some rows cannot know is
-which are the *last* ones before a head row, so it is sent the times of all rows, the clock.
+each key (Algorithm 9, line 36); these are the same rows, as tests assert. For windows by count the
+paper sends the number of all rows that leave (Sect. 3.3), which would remove rows too early where
+only some were sent; `k` it is there, too. What a holder of some rows cannot know is which are the
+*last* ones before a head row, so it is sent the times of all rows, the clock.
 """
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.multisite.bloom import Bloom
@@ -32,6 +31,7 @@ from dovetail.multisite.messages import SEPARATOR, Message, column, narrowed
 from dovetail.multisite.plan import LinkNeeds
 from dovetail.multisite.query import StepKey, Stream, key_of
 from dovetail.multisite.rows import Growing, RowStore
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import CountWindow, Mask, Numbers, Times
 
 Parts = dict[str, pa.RecordBatch]
@@ -47,8 +47,10 @@ def in_order(keys: Iterable[StepKey]) -> list[StepKey]:
     return sorted(keys, key=lambda key: key.stored)
 
 
-class Outlet:
+class Outlet(Kept):
     """The owner's view of one copy of its window."""
+
+    KEPT = ("base", "sent", "clock_next", "carries_rows")
 
     def __init__(
         self, store: RowStore, window: object, next_number: int, compact: bool = True
@@ -84,15 +86,17 @@ class Outlet:
         self._sent = np.concatenate([self._sent, np.zeros(new, dtype=np.bool_)])
         gone = first - self._base
         parts: Parts = {}
+        rows: Parts = {}
         facts: Facts = {}
         changed = new > 0 or gone > 0
         wanted = self._wanted_entries(needs, draining, parts, start, first, end)
         expired = int(np.count_nonzero(self._sent[:gone]))
         self._sent, self._base = self._sent[gone:], first
         if needs.all_rows:
-            self._send(np.arange(first, end), parts, facts)
+            rows, facts = self._send(np.arange(first, end))
         elif wanted is not None:
-            self._send(start + np.flatnonzero(wanted), parts, facts)
+            rows, facts = self._send(start + np.flatnonzero(wanted))
+        parts |= rows
         if self._counted and self.carries_rows:
             begin = first if self._clock_next is None else self._clock_next
             facts |= {"trimmed": gone, "first_ref": begin}
@@ -157,37 +161,34 @@ class Outlet:
         codes: Codes = index.codes.values[slots][index.valid.values[slots]]
         return codes
 
-    def _send(self, numbers: Numbers, parts: Parts, facts: Facts) -> None:
-        """Put those of the rows that have never been sent into a message."""
+    def _send(self, numbers: Numbers) -> tuple[Parts, Facts]:
+        """Those of the rows that have never been sent, for a message."""
         numbers = numbers[~self._sent[numbers - self._base]]
         if not len(numbers):
-            return
+            return {}, {}
         self._sent[numbers - self._base] = True
         base = int(self._store.numbers[0])
-        parts["rows"] = self._store.gather(numbers - base)
-        facts["first_row"] = int(numbers[0])
+        parts: Parts = {"rows": self._store.gather(numbers - base)}
+        facts: Facts = {"first_row": int(numbers[0])}
         if int(numbers[-1]) - int(numbers[0]) + 1 != len(numbers):
             facts["contiguous"] = False
             parts["numbers"] = column(narrowed(numbers - numbers[0]))
+        return parts, facts
 
     def snapshot(self) -> dict[str, Any]:
         """The owner's view as data, beside the window itself."""
         return {
-            "base": self._base,
-            "sent": self._sent,
-            "clock_next": self._clock_next,
+            **super().snapshot(),
             "bloomed": [key.stored for key in in_order(self._bloomed)],
             "frozen": [key.stored for key in in_order(self._frozen)],
-            "carries_rows": self.carries_rows,
             "entries": [[key.stored, entries.snapshot()] for key, entries in self.entries.items()],
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self._base, self._sent = data["base"], data["sent"]
-        self._clock_next, self.carries_rows = data["clock_next"], data["carries_rows"]
+    def restore(self, data: Mapping[str, Any]) -> Self:
         key = partial(key_of, self._store.schema)
         self._bloomed, self._frozen = (set(map(key, data[n])) for n in ("bloomed", "frozen"))
-        self.entries = {key(c): OwnedEntries.restored(entries) for c, entries in data["entries"]}
+        self.entries = {key(c): OwnedEntries().restore(kept) for c, kept in data["entries"]}
+        return super().restore(data)
 
     def request(self, key: StepKey, codes: Codes, fill: bool) -> tuple[Parts, Facts]:
         """The non-redundant semijoin (Algorithm 7): rows with these keys that were never sent.
@@ -195,24 +196,17 @@ class Outlet:
         `fill`: the holder keeps entries for the key and will have all rows of these.
         """
         _, slots = self._store.probe(key, codes)
-        return self._answer(slots, self.entries.get(key) if fill else None, codes)
+        if fill and key in self.entries:
+            self.entries[key].mark_sent(codes)
+        return self._send(np.unique(self._store.numbers[slots]))
 
     def request_bloom(self, key: StepKey, bloom: Bloom) -> tuple[Parts, Facts]:
         """The same by a filter of the keys."""
         index = self._store.index(key)
         alive = (self._store.numbers >= self._store.first) & index.valid.values
         slots = np.flatnonzero(alive)
-        return self._answer(slots[bloom.contains(index.codes.values[slots])], None, _NONE)
-
-    def _answer(
-        self, slots: NDArray[np.int64], entries: OwnedEntries | None, codes: Codes
-    ) -> tuple[Parts, Facts]:
-        parts: Parts = {}
-        facts: Facts = {}
-        self._send(np.unique(self._store.numbers[slots]), parts, facts)
-        if entries is not None:
-            entries.mark_sent(codes)
-        return parts, facts
+        slots = slots[bloom.contains(index.codes.values[slots])]
+        return self._send(np.unique(self._store.numbers[slots]))
 
     def shares(self, numbers: Numbers) -> bool:
         """Whether the holder keeps rows, and these, in order, are all in the window."""
@@ -220,10 +214,8 @@ class Outlet:
 
     def probe_rows(self, numbers: Numbers) -> tuple[Parts, Facts]:
         """Rows of the window that are to be joined at the holder, as rows or as references."""
-        parts: Parts = {}
-        facts: Facts = {}
         new = int(np.count_nonzero(~self._sent[numbers - self._base]))
-        self._send(numbers, parts, facts)
+        parts, facts = self._send(numbers)
         if new < len(numbers):
             facts["first_ref"] = int(numbers[0])
             parts["refs"] = column(narrowed(numbers - numbers[0]))
@@ -231,11 +223,14 @@ class Outlet:
 
 
 _NONE: Codes = np.zeros(0, dtype=np.int64)
+_NO_BITS = np.zeros(0, dtype=np.uint8)
 _NEVER = -(1 << 62)  # an interval before all others
 
 
-class Copy:
+class Copy(Kept):
     """A site's copy of another's window."""
+
+    KEPT = ("store", "through", "gone_through", "probed_through", "clock", "clock_first")
 
     def __init__(self, stream: Stream, gone_through: int = _NEVER) -> None:
         self.store = RowStore(stream.qualified, stream.time_column)
@@ -254,25 +249,16 @@ class Copy:
         return self.store.nbytes + self.store.index_bytes + self._clock.nbytes + entries + blooms
 
     def snapshot(self) -> dict[str, Any]:
-        """The copy as data."""
         return {
-            "store": self.store.snapshot(),
+            **super().snapshot(),
             "entries": {label: entries.snapshot() for label, entries in self.entries.items()},
             "blooms": {label: bloom.snapshot() for label, bloom in self.blooms.items()},
-            "through": self.through,
-            "gone_through": self._gone_through,
-            "probed_through": self._probed_through,
-            "clock": self._clock.values,
-            "clock_first": self._clock_first,
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.store.restore(data["store"])
-        self.entries = {n: CopiedEntries.restored(e) for n, e in data["entries"].items()}
-        self.blooms = {n: Bloom.restored(b) for n, b in data["blooms"].items()}
-        self.through, self._gone_through = data["through"], data["gone_through"]
-        self._probed_through, self._clock_first = data["probed_through"], data["clock_first"]
-        self._clock.replace(data["clock"])
+    def restore(self, data: Mapping[str, Any]) -> Self:
+        self.entries = {n: CopiedEntries().restore(e) for n, e in data["entries"].items()}
+        self.blooms = {n: Bloom(_NO_BITS, 0).restore(b) for n, b in data["blooms"].items()}
+        return super().restore(data)
 
     def begin_probe(self, interval: int) -> bool:
         """The copy is gone by for an interval now; whether it lacks rows because it is too late."""
@@ -354,15 +340,3 @@ class Copy:
 
     def bloom_of(self, key: StepKey) -> Bloom | None:
         return self.blooms.get(SEPARATOR.join(key.stored))
-
-    def check(self) -> None:
-        """Every filled key has as many rows here as its owner counts (Algorithm 9, line 36)."""
-        for label, entries in self.entries.items():
-            filled = entries.codes[entries.filled]
-            for key, index in self.store.indexes():
-                if SEPARATOR.join(key.stored) != label or not len(filled) or entries.frozen:
-                    continue
-                alive = (self.store.numbers >= self.store.first) & index.valid.values
-                ordered = np.sort(index.codes.values[alive])
-                here = np.searchsorted(ordered, filled, "right") - np.searchsorted(ordered, filled)
-                assert (here == entries.counts[entries.filled]).all(), (label, filled, here)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from dovetail.multisite.estimates import Flow, Statistics, head_flow, joined_flow, meeting
 from dovetail.multisite.formulas import FORMULAS, ROWS, UPDATES, Sent
 from dovetail.multisite.messages import HEADER_BYTES
-from dovetail.multisite.plan import Algorithm, PlacedStep, Plan
+from dovetail.multisite.plan import Algorithm, Plan
 from dovetail.multisite.query import Query, StepKey
 
 
@@ -151,25 +151,16 @@ class CostModel:
         Equation 1 of the paper adds up the costs of the steps by themselves (`added`).
         """
         ledger, total = Ledger(self, plan.horizon()), Cost()
-        for placed, done in _walk(plan):
-            total += ledger.enter(done, placed.source, placed.stream, placed.algorithm)
+        for step in plan.steps():
+            total += ledger.enter(step.done, step.source, step.stream, step.algorithm)
         return total
 
     def added(self, plan: Plan) -> Cost:
         """The sum over all steps, each by itself (equation 1): what the planners minimise."""
         total = Cost()
-        for placed, done in _walk(plan):
-            total += self.step(done, placed.source, placed.stream, placed.algorithm)
+        for step in plan.steps():
+            total += self.step(step.done, step.source, step.stream, step.algorithm)
         return total
-
-
-def _walk(plan: Plan) -> Iterator[tuple[PlacedStep, tuple[str, ...]]]:
-    """Every step of a plan with the streams that have been joined before it."""
-    for head, placed in plan.placed.items():
-        done: tuple[str, ...] = (head,)
-        for step in placed:
-            yield step, done
-            done = (*done, step.stream)
 
 
 class Ledger:

@@ -10,14 +10,12 @@ keys a hash. Two keys of one hash share an entry. That is harmless, because ever
 looks keys up here joins full rows afterwards, and compares the keys themselves.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import Codes
 from dovetail.multisite.compact import all_counts
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import Mask, Numbers
 
 
@@ -28,7 +26,7 @@ def distinct(codes: Codes) -> Codes:
     return codes[first]
 
 
-class _Lookup:
+class _Lookup(Kept):
     """The place of a code among codes that are in no order."""
 
     def __init__(self) -> None:
@@ -57,6 +55,8 @@ class _Lookup:
 class OwnedEntries(_Lookup):
     """`V2` with fields `<j, c, b>`, as one other site knows it."""
 
+    KEPT = ("codes", "counts", "before", "sent")
+
     def __init__(self) -> None:
         super().__init__()
         self.counts: Numbers = np.zeros(0, dtype=np.int64)
@@ -80,20 +80,6 @@ class OwnedEntries(_Lookup):
             self.change(self.codes[left])
         return fresh, counts
 
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "codes": self.codes, "counts": self.counts, "before": self.before, "sent": self.sent,
-        }  # fmt: skip
-
-    @classmethod
-    def restored(cls, data: Mapping[str, Any]) -> "OwnedEntries":
-        entries = cls()
-        entries.change(data["codes"])
-        entries.counts, entries.before, entries.sent = (
-            data[name] for name in ("counts", "before", "sent")
-        )
-        return entries
-
     def is_sent(self, codes: Codes) -> Mask:
         """Which of the codes have all their rows at the other site."""
         places, there = self.places(codes)
@@ -108,6 +94,8 @@ class OwnedEntries(_Lookup):
 
 class CopiedEntries(_Lookup):
     """The copy of `V2`; with the rows of the keys that are `filled`, it is `M2`."""
+
+    KEPT = ("codes", "counts", "filled", "frozen")
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,20 +115,6 @@ class CopiedEntries(_Lookup):
         filled = np.concatenate([self.filled, np.zeros(len(fresh), dtype=np.bool_)])
         self.counts, self.filled = counts[left], filled[left]
         self.change(codes[left])
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "codes": self.codes, "counts": self.counts, "filled": self.filled,
-            "frozen": self.frozen,
-        }  # fmt: skip
-
-    @classmethod
-    def restored(cls, data: Mapping[str, Any]) -> "CopiedEntries":
-        entries = cls()
-        entries.change(data["codes"])
-        entries.counts, entries.filled = data["counts"], data["filled"]
-        entries.frozen = data["frozen"]
-        return entries
 
     def contains(self, codes: Codes) -> Mask:
         return self.places(codes)[1]

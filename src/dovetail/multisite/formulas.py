@@ -98,10 +98,7 @@ def _entries(m: Meeting) -> list[Sent]:
     if m.compact:
         counts = min(counts, m.changing_keys * (_COUNT_BYTES + _place_bytes(m.window_keys)))
     nbytes = m.births * m.tau * KEY_BYTES + counts
-    return [
-        Sent(0.0, nbytes, False, f"entries of {m.label}"),
-        _updates(m),
-    ]
+    return [Sent(0.0, nbytes, False, f"entries of {m.label}"), _updates(m)]
 
 
 def _place_bytes(places: float) -> float:
@@ -111,9 +108,9 @@ def _place_bytes(places: float) -> float:
 def _probing(m: Meeting, share: float, within: float = 1.0, *, at_once: bool = False) -> Sent:
     """A share of the flow, sent to the window."""
     rows = share * m.flow.rate * m.tau
-    messages = m.chance(share)
-    nbytes = rows * m.flow.row_bytes
-    return Sent(messages, nbytes, True, share=share, within=within, at_once=at_once)
+    return Sent(
+        m.chance(share), rows * m.flow.row_bytes, True, share=share, within=within, at_once=at_once
+    )
 
 
 def _sp_s(m: Meeting) -> Terms:
@@ -134,16 +131,13 @@ def _sm_s1(m: Meeting) -> Terms:
     return sent, Work(m.batch_keys + m.flow.rate * m.tau, m.stored.rate * m.tau * m.f_21)
 
 
-def _filter_bytes(m: Meeting) -> float:
-    return bits_for(math.ceil(m.batch_keys), ASKING_ERROR) / 8
-
-
 def _sm_s1_bloom(m: Meeting) -> Terms:
     asks = m.chance()
+    filter_bytes = bits_for(math.ceil(m.batch_keys), ASKING_ERROR) / 8
     by_error = (1 - m.f_21) * (1 - (1 - ASKING_ERROR) ** (asks * m.retained / m.tau))
     share = m.f_21 + by_error
     sent = [
-        Sent(asks, _filter_bytes(m) + asks * 8, True, at_once=True),
+        Sent(asks, filter_bytes + asks * 8, True, at_once=True),
         Sent(asks, 0.0, False),
         *_copied(m, share, 1.0, on_request=True),
     ]

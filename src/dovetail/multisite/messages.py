@@ -142,18 +142,15 @@ def _numbers(batch: pa.RecordBatch) -> NDArray[np.generic] | None:
 
 
 def _part(written: int, body: bytes) -> pa.RecordBatch:
-    if written == _AS_NUMBERS:
-        start = 1 + body[0]
-        return _numbers_part(body[1:start].decode("ascii"), body[start:])
-    if written != _AS_STREAM:
+    if written == _AS_STREAM:
+        return read_batch(body, len(body))  # nobody compresses parts
+    if written != _AS_NUMBERS:
         raise ValueError(f"a part is written in a way ({written}) that is not known")
-    return read_batch(body, len(body))  # nobody compresses parts
-
-
-def _numbers_part(kind: str, data: bytes) -> pa.RecordBatch:
+    start = 1 + body[0]
+    kind = body[1:start].decode("ascii")
     if kind not in _KINDS_OF_NUMBERS:
         raise ValueError(f"a part of numbers of a kind ({kind!r}) that is not known")
-    return column(np.frombuffer(data, dtype=np.dtype(kind)))
+    return column(np.frombuffer(body[start:], dtype=np.dtype(kind)))
 
 
 def decode(data: bytes) -> Message:

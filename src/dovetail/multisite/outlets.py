@@ -8,7 +8,7 @@ what they hear (`pace`).
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from dovetail.multisite.copies import Outlet
 from dovetail.multisite.messages import MOST_OPEN, Header, Kind, Message
@@ -16,9 +16,10 @@ from dovetail.multisite.plan import LinkNeeds, Plan
 from dovetail.multisite.query import Query
 from dovetail.multisite.rows import RowStore
 from dovetail.multisite.schedule import Schedule
+from dovetail.multisite.snapshots import Kept
 
 
-class Outlets:
+class Outlets(Kept):
     """The outlets of a stream's window, by the site that holds the copy."""
 
     def __init__(
@@ -67,11 +68,11 @@ class Outlets:
     def snapshot(self) -> dict[str, Any]:
         return {holder: outlet.snapshot() for holder, outlet in self._outlets.items()}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
+    def restore(self, data: Mapping[str, Any]) -> Self:
         """Make new ones what they were; the window has been restored."""
-        for holder, outlet in data.items():
-            self._outlets[holder] = self._new(self._window.first)
-            self._outlets[holder].restore(outlet)
+        first = self._window.first
+        self._outlets = {holder: self._new(first).restore(kept) for holder, kept in data.items()}
+        return self
 
     def _new(self, next_number: int) -> Outlet:
         window = self._query.stream(self._owner).window

@@ -14,11 +14,12 @@ that probes them is past them. So results are right however long messages take, 
 they can be.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 from dovetail.multisite.plan import Plan
 from dovetail.multisite.query import Query
+from dovetail.multisite.snapshots import Kept
 
 PlanAt = Callable[[int], Plan]
 Wait = Callable[[int], int]  #: by `delta`, how much later than its interval's end a row may come
@@ -30,55 +31,16 @@ def no_wait(_delta: int) -> int:
     return 0
 
 
-def watched(plan: Plan, owner: str) -> set[Passed]:
-    """The steps that must be past an interval before rows of the owner's window may leave."""
-    return {(step.head, step.index) for step in plan.steps() if step.stream == owner}
-
-
-class Pace(Protocol):
-    """One site's answer to both questions."""
-
-    reports: bool  #: whether updates are sent for every interval, and progress is reported
-    delta: int  #: the longest delay of a message, as it is known now
-
-    @property
-    def wait(self) -> int:
-        """How long an interval is kept open, after the query's lateness, for rows of joins."""
-
-    def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
-        """Whether a copy, updated `through` an interval, is complete for this one.
-
-        `heard_until`: all messages that arrived by this time have been taken in.
-        """
-
-    def due(self, interval: int) -> int | None:
-        """The time at which a copy is complete for the interval, if that is known."""
-
-    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
-        """A step is done with these intervals."""
-
-    def settled(self, ticked: int, now: int) -> int:
-        """The last interval, of those up to `ticked`, that is over with all before it."""
-
-    def settle(self, ticked: int, now: int) -> int:
-        """The same, and it stays over whatever `delta` will be."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state of the pace, as data."""
-
-    def restore(self, data: Mapping[str, Any]) -> None:
-        """Go on from what `snapshot` gave."""
-
-
-class Timed:
+class Timed(Kept):
     """By the clock, trusting in `delta`."""
 
-    reports = False
+    KEPT = ("delta", "settled")
+    reports = False  #: whether updates are sent for every interval, and progress is reported
 
     def __init__(
         self, query: Query, plan_at: PlanAt, first_interval: int, wait: Wait = no_wait
     ) -> None:
-        self.delta = query.delta
+        self.delta = query.delta  #: the longest delay of a message, as it is known now
         self._query = query
         self._plan_at = plan_at
         self._settled = first_interval - 1
@@ -86,18 +48,25 @@ class Timed:
 
     @property
     def wait(self) -> int:
+        """How long an interval is kept open, after the query's lateness, for rows of joins."""
         return self._wait(self.delta)
 
     def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
+        """Whether a copy, updated `through` an interval, is complete for this one.
+
+        `heard_until`: all messages that arrived by this time have been taken in.
+        """
         return heard_until >= self.due(interval)
 
     def due(self, interval: int) -> int:
+        """The time at which a copy is complete for the interval."""
         return self._query.tick_time(interval) + self.wait + self.delta
 
-    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
-        return
+    def passed(self, step: Passed, interval: int) -> None:
+        """A step is done with an interval, which the clock tells here."""
 
     def settled(self, ticked: int, now: int) -> int:
+        """The last interval, of those up to `ticked`, that is over with all before it."""
         settled = self._settled
         while settled < ticked:
             over = self._query.tick_time(settled + 1) + self.wait
@@ -109,19 +78,15 @@ class Timed:
         return settled
 
     def settle(self, ticked: int, now: int) -> int:
+        """The same, and it stays over whatever `delta` will be."""
         self._settled = self.settled(ticked, now)
         return self._settled
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"delta": self.delta, "settled": self._settled}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.delta, self._settled = data["delta"], data["settled"]
-
-
-class Heartbeats:
+class Heartbeats(Kept):
     """By what has been heard."""
 
+    KEPT = ("settled",)
     reports = True
     delta = wait = 0  # it does not go by time
 
@@ -130,23 +95,20 @@ class Heartbeats:
         self._plan_at = plan_at
         self._settled = first_interval - 1
         self._passed: dict[Passed, set[int]] = {}
-        self._watched: dict[Plan, set[Passed]] = {}
 
     def ready(self, through: int | None, interval: int, heard_until: int) -> bool:
         return through is not None and through >= interval
 
     def due(self, interval: int) -> None:
-        return None
+        """Nobody knows."""
 
-    def passed(self, step: Passed, intervals: Iterable[int]) -> None:
-        self._passed.setdefault(step, set()).update(intervals)
+    def passed(self, step: Passed, interval: int) -> None:
+        """A step is done with an interval."""
+        self._passed.setdefault(step, set()).add(interval)
 
     def settled(self, ticked: int, now: int) -> int:
         while self._settled < ticked:
-            plan = self._plan_at(self._settled + 1)
-            if plan not in self._watched:
-                self._watched = {plan: watched(plan, self._owner)}
-            steps = self._watched[plan]
+            steps = self._plan_at(self._settled + 1).probing[self._owner]
             if any(self._settled + 1 not in self._passed.get(step, ()) for step in steps):
                 break
             self._settled += 1
@@ -158,16 +120,11 @@ class Heartbeats:
 
     def snapshot(self) -> dict[str, Any]:
         passed = [[*step, sorted(intervals)] for step, intervals in self._passed.items()]
-        return {"settled": self._settled, "passed": passed}
+        return {**super().snapshot(), "passed": passed}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self._settled = data["settled"]
+    def restore(self, data: Mapping[str, Any]) -> Self:
         self._passed = {(head, place): set(passed) for head, place, passed in data["passed"]}
+        return super().restore(data)
 
 
-def make_pace(
-    heartbeats: bool, query: Query, owner: str, plan_at: PlanAt, first: int, wait: Wait
-) -> Pace:
-    if heartbeats:
-        return Heartbeats(owner, plan_at, first)
-    return Timed(query, plan_at, first, wait)
+Pace = Timed | Heartbeats  #: one site's answer to both questions

@@ -73,8 +73,9 @@ class PlacedStep:
     algorithm: Algorithm
     source: str  #: the stream at whose site the rows so far are
     key: StepKey
-    stored: StepKey  #: the part of the key that concerns the stored rows
+    stored: StepKey  #: of the key, what concerns the stored rows: the same whoever probes them
     output: pa.Schema  #: of the joined rows
+    done: tuple[str, ...]  #: the streams that have been joined before it, the head first
 
 
 @dataclass(frozen=True)
@@ -100,24 +101,13 @@ class LinkNeeds:
 
 
 def _needs(step: PlacedStep) -> LinkNeeds:
-    match step.algorithm:
-        case Algorithm.SP_S:
-            return LinkNeeds(all_rows=True)
-        case Algorithm.SM_S1 | Algorithm.SM_S1B:
-            return LinkNeeds(some_rows=True)
-        case Algorithm.SM_S2:
-            return LinkNeeds(some_rows=True, entries=frozenset([step.stored]))
-        case Algorithm.SM_D1:
-            return LinkNeeds(entries=frozenset([step.stored]))
-        case Algorithm.SM_D1B:
-            return LinkNeeds(blooms=frozenset([step.stored]))
-        case _:
-            return LinkNeeds()
-
-
-def stored_key(key: StepKey) -> StepKey:
-    """The part of a key that concerns the stored rows: the same for every probing side."""
-    return StepKey(key.stored, key.stored, key.codec)
+    algorithm, key, none = step.algorithm, frozenset([step.stored]), frozenset[StepKey]()
+    return LinkNeeds(
+        all_rows=algorithm is Algorithm.SP_S,
+        some_rows=algorithm in (Algorithm.SM_S1, Algorithm.SM_S1B, Algorithm.SM_S2),
+        entries=key if algorithm in (Algorithm.SM_S2, Algorithm.SM_D1) else none,
+        blooms=key if algorithm is Algorithm.SM_D1B else none,
+    )
 
 
 class Plan:
@@ -135,8 +125,11 @@ class Plan:
         if unknown := [name for name in sequences if name not in query.names]:
             raise ArgumentError(f"the plan has sequences for {unknown}, which are no streams")
         self.placed = {name: tuple(self._place(name)) for name in query.names}
+        #: by stream, the head and the place of the steps that probe its window
+        self.probing: dict[str, set[tuple[str, int]]] = {name: set() for name in query.names}
         self.needs: dict[tuple[str, str], LinkNeeds] = {}  #: by owner and holder
         for step in self.steps():
+            self.probing[step.stream].add((step.head, step.index))
             link = (step.stream, step.source)
             self.needs[link] = self.needs.get(link, LinkNeeds()) | _needs(step)
         self.needs = {link: needs for link, needs in self.needs.items() if needs != LinkNeeds()}
@@ -154,8 +147,10 @@ class Plan:
             if key is None:
                 raise ArgumentError(f"{where} joins {step.stream!r} by no equality of the query")
             schema = pa.schema([*schema, *self.query.stream(step.stream).qualified])
-            stored = stored_key(key)
-            yield PlacedStep(head, index, step.stream, step.algorithm, source, key, stored, schema)
+            stored = StepKey(key.stored, key.stored, key.codec)
+            yield PlacedStep(
+                head, index, step.stream, step.algorithm, source, key, stored, schema, tuple(done)
+            )
             done.append(step.stream)
             source = source if step.algorithm.at_source else step.stream
         if len(done) < len(self.query.names):

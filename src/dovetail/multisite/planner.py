@@ -147,7 +147,10 @@ def refine(model: CostModel, plan: Plan, algorithms: Sequence[Algorithm] = PAPER
     while improved:
         improved = False
         for head in model.query.names:
-            others = _ledger(model, plan, leaving_out=head)
+            others = Ledger(model, plan.horizon())
+            for step in plan.steps():
+                if step.head != head:
+                    others.enter(step.done, step.source, step.stream, step.algorithm)
             steps = find(others, head, algorithms)[1]
             changed = Plan(plan.query, {**plan.sequences, head: steps})
             cost = model.plan(changed).time
@@ -173,16 +176,6 @@ def _find(query: Query) -> _Find:
     if len(query.names) <= _FEW:
         return _cheapest
     return _looking_ahead if len(query.names) <= _SOME else _by_algorithm_10
-
-
-def _ledger(model: CostModel, plan: Plan, leaving_out: str) -> Ledger:
-    ledger = Ledger(model, plan.horizon())
-    for head, placed in plan.placed.items():
-        done: tuple[str, ...] = (head,)
-        for step in placed if head != leaving_out else ():
-            ledger.enter(done, step.source, step.stream, step.algorithm)
-            done = (*done, step.stream)
-    return ledger
 
 
 class _MeetingAt:

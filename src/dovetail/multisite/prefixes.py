@@ -7,17 +7,20 @@ that is a matter of time, and what comes out later is counted as late, there as 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.multisite.query import times_of
 from dovetail.multisite.site import Site
+from dovetail.multisite.snapshots import Kept
 
 
-class Prefix:
+class Prefix(Kept):
     """Like a site, it is driven from outside."""
+
+    KEPT = ("rows",)
 
     def __init__(self, lower: Site, upper: Site, heartbeats: bool) -> None:
         self.lower = lower
@@ -36,11 +39,11 @@ class Prefix:
         return sum(int(rows.nbytes) for found in self._waiting.values() for rows in found)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"rows": self.rows, "waiting": [[n, found] for n, found in self._waiting.items()]}
+        return {**super().snapshot(), "waiting": [list(item) for item in self._waiting.items()]}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.rows = data["rows"]
+    def restore(self, data: Mapping[str, Any]) -> Self:
         self._waiting = {interval: list(found) for interval, found in data["waiting"]}
+        return super().restore(data)
 
     def take(self, interval: int, rows: pa.RecordBatch) -> None:
         """Rows of an interval have come out below."""
@@ -62,10 +65,10 @@ class Prefix:
     def hand_on(self, now: int) -> None:
         """Let the next interval end above."""
         found = self._waiting.pop(self.next_interval, [])
-        rows = self._in_order(pa.concat_batches(found)) if found else None
-        self.rows += rows.num_rows if rows is not None else 0
+        rows = None
+        if found:
+            rows = pa.concat_batches(found)
+            times = times_of(rows.column(self.upper.stream.time))
+            rows = rows.take(pa.array(np.argsort(times, kind="stable")))
+            self.rows += rows.num_rows
         self.upper.tick(self.next_interval, rows, now)
-
-    def _in_order(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        times = times_of(rows.column(self.upper.stream.time))
-        return rows.take(pa.array(np.argsort(times, kind="stable")))

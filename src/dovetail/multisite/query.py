@@ -6,7 +6,7 @@ are in the unit of the streams' time columns. Inside, columns are called `stream
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -144,8 +144,12 @@ class Query:
         return self.streams[self.rank(name)]
 
     @cached_property
+    def result_schema(self) -> pa.Schema:
+        return pa.schema([field for stream in self.streams for field in stream.qualified])
+
+    @cached_property
     def result_columns(self) -> list[str]:
-        return [name for stream in self.streams for name in stream.qualified.names]
+        return list(self.result_schema.names)
 
     def key(self, done: Iterable[str], new: str) -> StepKey | None:
         """The equalities between streams already joined and a new one; None if there are none."""
@@ -166,10 +170,8 @@ class Query:
                     same.append((first, old_column))
         if not stored:
             return None
-        columns = sorted(stored)
-        schema = self.stream(new).qualified
-        codec = KeyCodec(tuple(schema.field(column).type for column in columns))
-        return StepKey(tuple(stored[c] for c in columns), tuple(columns), codec, tuple(same))
+        key = key_of(self.stream(new).qualified, sorted(stored))
+        return replace(key, probe=tuple(stored[c] for c in key.stored), same=tuple(same))
 
     def boundary(self, interval: int) -> int:
         """The time at which an interval ends, exclusive."""

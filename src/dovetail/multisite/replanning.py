@@ -9,7 +9,7 @@ time, so that none has to wait if messages keep to `delta`.
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from dovetail.multisite.copies import Parts
 from dovetail.multisite.costs import CostModel, Prices
@@ -18,14 +18,17 @@ from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, 
 from dovetail.multisite.network import Network
 from dovetail.multisite.plan import Plan
 from dovetail.multisite.planner import joint
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.statistics import gather
 
 Choose = Callable[[CostModel], Plan]
 _TRIPS = 3  # PREPARE, READY, COMMIT
 
 
-class Planner:
+class Planner(Kept):
     """The endpoint that plans. Like a site, it is driven from outside and only sends."""
+
+    KEPT = ("delta", "ready")
 
     def __init__(
         self, plan: Plan, network: Network, prices: Prices, *, choose: Choose = joint,
@@ -49,7 +52,7 @@ class Planner:
     def snapshot(self) -> dict[str, Any]:
         """What it has heard and agreed on, as data."""
         return {
-            "delta": self.delta,
+            **super().snapshot(),
             "plan": self.plan.to_json(),
             "changes": [[interval, plan.to_json()] for interval, plan in self.changes],
             "reports": [
@@ -58,13 +61,12 @@ class Planner:
             ],
             "offer": self._offer and [self._offer[0], self._offer[1].to_json()],
             "answers": list(self._answers.items()),
-            "ready": self._ready,
             "later": self._later and self._later.to_json(),
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
+    def restore(self, data: Mapping[str, Any]) -> Self:
         plan_of = partial(Plan.from_json, self.query)
-        self.delta, self.plan = data["delta"], plan_of(data["plan"])
+        self.plan = plan_of(data["plan"])
         self.changes = [(interval, plan_of(text)) for interval, text in data["changes"]]
         self._reports = {
             interval: {name: decode(message) for name, message in reports.items()}
@@ -72,8 +74,8 @@ class Planner:
         }
         offer, later = data["offer"], data["later"]
         self._offer = offer and (offer[0], plan_of(offer[1]))
-        self._answers, self._ready = dict(data["answers"]), data["ready"]
-        self._later = later and plan_of(later)
+        self._answers, self._later = dict(data["answers"]), later and plan_of(later)
+        return super().restore(data)
 
     def receive(self, message: Message, now: int) -> None:
         header = message.header

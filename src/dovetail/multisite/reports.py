@@ -5,6 +5,7 @@ A report is a row of numbers, one for a step and an interval: `interval << 16 | 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Self
 
 import numpy as np
 
@@ -12,9 +13,10 @@ from dovetail.multisite.messages import Header, Kind, Message, column
 from dovetail.multisite.pace import Passed
 from dovetail.multisite.plan import PlacedStep
 from dovetail.multisite.query import Query
+from dovetail.multisite.snapshots import Kept
 
 
-class Reports:
+class Reports(Kept):
     """What a site is to tell the owners of other windows."""
 
     def __init__(self, query: Query, name: str) -> None:
@@ -47,5 +49,6 @@ class Reports:
     def snapshot(self) -> dict[str, list[int]]:
         return self._codes
 
-    def restore(self, data: Mapping[str, list[int]]) -> None:
+    def restore(self, data: Mapping[str, list[int]]) -> Self:
         self._codes = dict(data)
+        return self

@@ -8,9 +8,9 @@ A key's index is a few sorted runs of (code, slot), compacted like an LSM tree; 
 says why it is not `SortedRuns`. A slot is a row's place in the store, until rows are given up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,14 @@ from dovetail.kernel.keys import Codes
 from dovetail.kernel.probing import Rows, probe_run
 from dovetail.kernel.runs import FAN_IN
 from dovetail.multisite.query import StepKey, key_of, times_of
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.windows import Numbers, Times
 
 _FEW = 64  # dead rows are not worth the trouble
 _ALL = 1 << 62
 
 
-class Growing:
+class Growing(Kept):
     """An array that grows at its end, in amortised constant time per value.
 
     What `values` gave is never written over: a message that is still on its way may hold it.
@@ -57,10 +58,19 @@ class Growing:
         self._data = np.array(values, dtype=self._data.dtype)
         self._length = len(values)
 
+    def snapshot(self) -> NDArray[Any]:
+        return self.values
+
+    def restore(self, data: Any) -> Self:
+        self.replace(data)
+        return self
+
 
 @dataclass
-class KeyIndex:
+class KeyIndex(Kept):
     """The codes of one key of all rows of a store, and sorted runs of them."""
+
+    KEPT = ("codes", "valid", "runs")
 
     key: StepKey
     codes: Growing = field(default_factory=Growing)  #: by slot
@@ -71,16 +81,6 @@ class KeyIndex:
     def nbytes(self) -> int:
         runs = sum(int(codes.nbytes + slots.nbytes) for codes, slots in self.runs)
         return self.codes.nbytes + self.valid.nbytes + runs
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"codes": self.codes.values, "valid": self.valid.values, "runs": self.runs}
-
-    @classmethod
-    def restored(cls, key: StepKey, data: Mapping[str, Any]) -> "KeyIndex":
-        index = cls(key, runs=[(codes, slots) for codes, slots in data["runs"]])
-        index.codes.replace(data["codes"])
-        index.valid.replace(data["valid"])
-        return index
 
     def add(self, rows: pa.RecordBatch, first_slot: int) -> None:
         codes, valid = self.key.codec.encode([rows.column(name) for name in self.key.stored])
@@ -95,13 +95,8 @@ class KeyIndex:
     def _insert(self, codes: Codes, slots: Rows) -> None:
         order = np.argsort(codes, kind="stable")
         self.runs.append((codes[order], slots[order]))
-        while len(self.runs) >= FAN_IN:
-            tail = self.runs[-FAN_IN:]
-            sizes = [len(run) for run, _ in tail]
-            if sizes[0] > sum(sizes[1:]):
-                return
-            merged = np.concatenate([run for run, _ in tail])
-            slots = np.concatenate([run for _, run in tail])
+        while _are_to_merge([len(run) for run, _ in self.runs[-FAN_IN:]]):
+            merged, slots = map(np.concatenate, zip(*self.runs[-FAN_IN:], strict=True))
             order = np.argsort(merged, kind="stable")
             self.runs[-FAN_IN:] = [(merged[order], slots[order])]
 
@@ -125,8 +120,13 @@ class KeyIndex:
         )
 
 
-class RowStore:
-    """Rows with their numbers and times. `first` is the lowest number that still counts."""
+class RowStore(Kept):
+    """Rows with their numbers and times. `first` is the lowest number that still counts.
+
+    A snapshot has the runs of indexes, too, as these say in which order rows are found.
+    """
+
+    KEPT = ("first", "chunks", "numbers", "times")
 
     def __init__(self, schema: pa.Schema, time_column: str) -> None:
         self.schema = schema
@@ -135,7 +135,7 @@ class RowStore:
         self._chunks: list[pa.RecordBatch] = []
         self._numbers = Growing()
         self._times = Growing()
-        self._indexes: dict[StepKey, KeyIndex] = {}
+        self.indexes: dict[StepKey, KeyIndex] = {}
         self._by_number: Rows | None = None
 
     def __len__(self) -> int:
@@ -157,31 +157,18 @@ class RowStore:
     @property
     def index_bytes(self) -> int:
         """The bytes of indexes, numbers and times, beside the rows."""
-        indexes = sum(index.nbytes for index in self._indexes.values())
+        indexes = sum(index.nbytes for index in self.indexes.values())
         return self._numbers.nbytes + self._times.nbytes + indexes
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it as data, that `restore` makes the same of: runs, too, as these say in which
-        order rows are found.
-        """
-        return {
-            "first": self.first,
-            "chunks": self._chunks,
-            "numbers": self.numbers,
-            "times": self.times,
-            "indexes": [[key.stored, index.snapshot()] for key, index in self._indexes.items()],
-        }
+        indexes = [[key.stored, index.snapshot()] for key, index in self.indexes.items()]
+        return {**super().snapshot(), "indexes": indexes}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.first = data["first"]
-        self._chunks = list(data["chunks"])
-        self._numbers.replace(data["numbers"])
-        self._times.replace(data["times"])
-        self._by_number = None
-        self._indexes = {}
+    def restore(self, data: Mapping[str, Any]) -> Self:
         for columns, index in data["indexes"]:
             key = key_of(self.schema, columns)
-            self._indexes[key] = KeyIndex.restored(key, index)
+            self.indexes[key] = KeyIndex(key).restore(index)
+        return super().restore(data)
 
     def append(self, numbers: Numbers, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
@@ -190,27 +177,21 @@ class RowStore:
         self._numbers.append(numbers)
         self._times.append(times_of(rows.column(self._time_column)))
         self._by_number = None
-        for index in self._indexes.values():
+        for index in self.indexes.values():
             index.add(rows, first_slot)
         self._chunks.append(rows)
-        while len(self._chunks) >= FAN_IN:
-            sizes = [chunk.num_rows for chunk in self._chunks[-FAN_IN:]]
-            if sizes[0] > sum(sizes[1:]):
-                return
+        while _are_to_merge([chunk.num_rows for chunk in self._chunks[-FAN_IN:]]):
             self._chunks[-FAN_IN:] = [pa.concat_batches(self._chunks[-FAN_IN:])]
 
     def index(self, key: StepKey) -> KeyIndex:
         """The index on a key, made when it is first asked for."""
-        if key not in self._indexes:
-            index = self._indexes[key] = KeyIndex(key)
+        if key not in self.indexes:
+            index = self.indexes[key] = KeyIndex(key)
             slot = 0
             for chunk in self._chunks:
                 index.add(chunk, slot)
                 slot += chunk.num_rows
-        return self._indexes[key]
-
-    def indexes(self) -> Iterable[tuple[StepKey, KeyIndex]]:
-        return self._indexes.items()
+        return self.indexes[key]
 
     def probe(self, key: StepKey, codes: Codes) -> tuple[Rows, Rows]:
         """Pairs of a position in `codes` and the slot of a row that still counts."""
@@ -266,7 +247,7 @@ class RowStore:
         self._times.replace(self.times[slots])
         self._chunks = [rows] if rows.num_rows else []
         self._by_number = None
-        keys, self._indexes = list(self._indexes), {}
+        keys, self.indexes = list(self.indexes), {}
         for key in keys:
             self.index(key)
 
@@ -276,6 +257,11 @@ class RowStore:
         count = min(count, len(alive))
         if count:
             self.expire(int(np.partition(alive, count - 1)[count - 1]) + 1)
+
+
+def _are_to_merge(newest: list[int]) -> bool:
+    """Whether the newest runs or chunks, of these sizes, are to be one, as they are alike."""
+    return len(newest) == FAN_IN and newest[0] <= sum(newest[1:])
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:

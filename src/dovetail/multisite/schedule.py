@@ -12,18 +12,19 @@ until its last interval is over.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.multisite.messages import PLANNER, Kind, Message, column
 from dovetail.multisite.plan import Plan
+from dovetail.multisite.snapshots import Kept
 
 Reply = Callable[[Kind, int, int, dict[str, pa.RecordBatch]], None]
 
 
-class Schedule:
+class Schedule(Kept):
     """The plans of a site, by their first interval."""
 
     def __init__(self, plan: Plan, first_interval: int) -> None:
@@ -35,11 +36,12 @@ class Schedule:
         offered = self._offered and [self._offered[0], self._offered[1].to_json()]
         return {"plans": plans, "offered": offered}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
+    def restore(self, data: Mapping[str, Any]) -> Self:
         query = self.newest.query
         self._plans = [(first, Plan.from_json(query, text)) for first, text in data["plans"]]
         offered = data["offered"]
         self._offered = offered and (offered[0], Plan.from_json(query, offered[1]))
+        return self
 
     def knows(self, interval: int) -> bool:
         """Whether the plan of an interval has not been given up."""

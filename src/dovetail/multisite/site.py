@@ -12,40 +12,41 @@ their stream. A message of an interval that has not ended here yet is kept until
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
 from dovetail.multisite.arrivals import interval_rows
-from dovetail.multisite.copies import Copy, Facts, Outlet, Parts
+from dovetail.multisite.copies import Copy, Facts, Parts
 from dovetail.multisite.matching import join_rows, same_values
 from dovetail.multisite.messages import PLANNER, Header, Kind, Message, decode, encode
 from dovetail.multisite.network import Network
-from dovetail.multisite.oneway import ONE_WAY, Task
+from dovetail.multisite.oneway import ONE_WAY
 from dovetail.multisite.outlets import Outlets
-from dovetail.multisite.pace import Wait, make_pace, no_wait
+from dovetail.multisite.pace import Heartbeats, Pace, Timed, Wait, no_wait
 from dovetail.multisite.plan import PlacedStep, Plan
 from dovetail.multisite.query import Query
 from dovetail.multisite.reports import Reports
 from dovetail.multisite.rows import RowStore
 from dovetail.multisite.schedule import Schedule
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.statistics import measure
-from dovetail.multisite.waiting import Waiting
+from dovetail.multisite.waiting import Task, Waiting
 
 Emit = Callable[[int, pa.RecordBatch], None]  #: an interval, and results of it
 _WAITING_KINDS = (Kind.PROBE, Kind.KEYS)
-#: what is kept as it is: numbers, and what `Site.tick` gathers
-_KEPT = (
-    "ticked", "next_number", "late", "_backlog", "_rows_since", "_gone_through", "_now",
-    "_heard_until",
-)  # fmt: skip
 _STEP_KINDS = (*_WAITING_KINDS, Kind.ROWS, Kind.FOUND)
 
 
-class Site:
+class Site(Kept):
     """The part of a distributed join that runs beside one stream."""
+
+    KEPT = (
+        "ticked", "next_number", "late", "_backlog", "_rows_since", "_gone_through", "_now",
+        "_heard_until", "pace", "schedule", "window", "outlets", "_reports",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, plan: Plan, network: Network, emit: Emit, *,
@@ -62,13 +63,16 @@ class Site:
         self.late = 0  #: messages and probes that came too late: results may be missing
         self._network = network
         self._emit = emit
-        plan_at = self.schedule.at
-        self._pace = make_pace(heartbeats, self.query, name, plan_at, first_interval, wait)
-        self._outlets = Outlets(
+        self._pace: Pace = (
+            Heartbeats(name, self.schedule.at, first_interval)
+            if heartbeats
+            else Timed(self.query, self.schedule.at, first_interval, wait)
+        )
+        self.outlets = Outlets(
             self.query, name, self.window, self.schedule, always=self._pace.reports
         )
-        self._copies: dict[str, Copy] = {}
-        self._waiting = Waiting(self.schedule)
+        self.copies: dict[str, Copy] = {}
+        self.waiting = Waiting()
         self._early: list[Message] = []
         self._backlog: list[pa.RecordBatch] = []  # intervals that wait for a plan to be agreed on
         self._reports = Reports(self.query, name)
@@ -117,20 +121,20 @@ class Site:
             case Kind.PROBE:
                 self._probed(message)
             case Kind.KEYS:
-                step = self._step(header)
+                step = self._step_of(header)
                 ONE_WAY[step.algorithm].asked(self, step, message)
             case Kind.ROWS | Kind.FOUND:
-                step = self._step(header)
-                task = self._waiting.answered(step, header.interval)
+                step = self._step_of(header)
+                task = self.waiting.answered(step, header.interval)
                 if task is None:  # an answer to no question: whoever sent it is not in order
                     self.late += 1
                     return
                 ONE_WAY[step.algorithm].answered(self, step, task, message)
             case Kind.DROP:
-                self._copies[sender] = Copy(self.query.stream(sender), header.interval - 1)
+                self.copies[sender] = Copy(self.query.stream(sender), header.interval - 1)
             case Kind.PASSED:
                 for passed, interval in self._reports.heard(message.array("passed")):
-                    self._pace.passed(passed, [interval])
+                    self._pace.passed(passed, interval)
             case _:
                 self.schedule.receive(message, self.ticked + len(self._backlog), self._reply)
                 self._work_off()
@@ -142,21 +146,21 @@ class Site:
 
     def due(self) -> int | None:
         """When `advance` has something to do; None if that depends on messages only."""
-        times = map(self._pace.due, self._waiting.intervals_for_copies())
+        times = (self._pace.due(task.interval) for task in self.waiting.for_copies)
         return min((time for time in times if time is not None), default=None)
 
     @property
     def idle(self) -> bool:
         """Nothing waits here for time or messages."""
-        return not (self._waiting or self._early or self._backlog)
+        return not (self.waiting or self._early or self._backlog)
 
     @property
     def nbytes(self) -> int:
         """What is kept here: window and copies, with what finds their rows, and what waits."""
         return (
             self.window.nbytes + self.window.index_bytes
-            + sum(copy.nbytes for copy in self._copies.values())
-            + self._outlets.nbytes + self._waiting.nbytes
+            + sum(copy.nbytes for copy in self.copies.values())
+            + self.outlets.nbytes + self.waiting.nbytes
             + sum(int(rows.nbytes) for rows in self._backlog)
             + sum(message.nbytes for message in self._early)
         )  # fmt: skip
@@ -192,37 +196,21 @@ class Site:
             self._pace.delta = delta
 
     def snapshot(self) -> dict[str, Any]:
-        """All that is known here, as data: numbers, texts, arrays and batches."""
+        """All that is known here, as data."""
         return {
-            **{name: getattr(self, name) for name in _KEPT},
-            "pace": self._pace.snapshot(),
-            "schedule": self.schedule.snapshot(),
-            "window": self.window.snapshot(),
-            "outlets": self._outlets.snapshot(),
-            "_reports": self._reports.snapshot(),
-            "copies": {owner: copy.snapshot() for owner, copy in self._copies.items()},
-            **self._waiting.snapshot(),
+            **super().snapshot(),
+            "copies": {owner: copy.snapshot() for owner, copy in self.copies.items()},
+            **self.waiting.snapshot(),
             "early": [encode(message) for message in self._early],
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        """Make a new site what the one was that gave the snapshot."""
-        for name in _KEPT:
-            setattr(self, name, data[name])
-        self._pace.restore(data["pace"])
-        self.schedule.restore(data["schedule"])
-        self.window.restore(data["window"])
-        self._outlets.restore(data["outlets"])
-        self._reports.restore(data["_reports"])
+    def restore(self, data: Mapping[str, Any]) -> Self:
+        super().restore(data)
         for owner, copy in data["copies"].items():
             self.copy(owner).restore(copy)
-        self._waiting.restore(data)
+        self.waiting.restore(data)
         self._early = [decode(message) for message in data["early"]]
-
-    def check(self) -> None:
-        """Assert what the copies rely on."""
-        for copy in self._copies.values():
-            copy.check()
+        return self
 
     # --- an interval ----------------------------------------------------------------------------
 
@@ -246,26 +234,26 @@ class Site:
             until = self.query.boundary(settled)
             needed = self.stream.window.first_needed(self.window.times, until)
             first = max(first, int(self.window.numbers[0]) + needed)
-        for message in self._outlets.update(interval, settled, start, first):
+        for message in self.outlets.update(interval, settled, start, first):
             self._network.send(message)
         self.window.expire(first)
         self._gone_through = settled
         # with heartbeats the answer that rows wait for is sure to come, and needs their plan
         self.schedule.forget(min(settled, self._begun() - 1) if self._pace.reports else settled)
-        self.late += self._waiting.give_up(self.schedule.knows)
+        self.late += self.waiting.give_up(self.schedule.knows)
         if self.schedule.at(interval).placed[self.name]:
             self.proceed(Task(self.name, 0, interval, rows, numbers))
         self.report()
         self._rows_since += rows.num_rows
         every = self._statistics_every
         if every and interval % every == 0:
-            parts = measure(self, self._rows_since, every)
+            parts = measure(self.query, self.name, self.window, self._rows_since, every)
             self._reply(Kind.STATISTICS, PLANNER, interval, parts)
             self._rows_since = 0
 
     def _begun(self) -> int:
         """The first interval of which rows are here, on their way to the windows of others."""
-        first = self._waiting.first_interval
+        first = self.waiting.first_interval
         return self.ticked + 1 if first is None else first
 
     # --- for the one-way joins ------------------------------------------------------------------
@@ -294,38 +282,33 @@ class Site:
 
     def when_copied(self, step: PlacedStep, task: Task) -> None:
         """Go on when the copy has all rows of the interval (constraint 1)."""
-        if self._is_ready(step, task):
+        copy = self.copies.get(step.stream)
+        through = copy.through if copy else None
+        if self._pace.ready(through, task.interval, self._heard_until):
             self.late += self.copy(step.stream).begin_probe(task.interval)
             ONE_WAY[step.algorithm].copied(self, step, task)
         else:
-            self._waiting.for_copy(step, task)
-
-    def park(self, task: Task) -> None:
-        """Keep rows until the answer to a question comes."""
-        self._waiting.for_answer(task)
+            self.waiting.for_copies.append(task)
 
     def copy(self, owner: str) -> Copy:
-        if owner not in self._copies:
-            self._copies[owner] = Copy(self.query.stream(owner))
-        return self._copies[owner]
-
-    def outlet(self, holder: str) -> Outlet | None:
-        return self._outlets.of(holder)
+        if owner not in self.copies:
+            self.copies[owner] = Copy(self.query.stream(owner))
+        return self.copies[owner]
 
     def send(
         self, kind: Kind, to: str, step: PlacedStep, interval: int, parts: Parts,
         facts: Facts | None = None,
     ) -> None:  # fmt: skip
-        head = self.query.rank(step.head)
-        header = Header(kind, *self._ends(to), head, step.index, interval=interval)
-        self._send(replace(header, **(facts or {})), parts)  # type: ignore[arg-type]
+        me, receiver, head = (self.query.rank(name) for name in (self.name, to, step.head))
+        header = Header(kind, me, receiver, head, step.index, interval=interval)
+        self._network.send(Message(replace(header, **(facts or {})), parts))  # type: ignore[arg-type]
 
     def send_rows(self, step: PlacedStep, task: Task) -> None:
         """Send rows to the window they are to be joined with."""
         if not task.rows.num_rows:
             self.finish(step, task)
             return
-        outlet = self._outlets.of(step.stream)
+        outlet = self.outlets.of(step.stream)
         numbers = task.numbers
         parts: Parts
         facts: Facts
@@ -345,7 +328,7 @@ class Site:
 
     def _probed(self, message: Message) -> None:
         """Join at the destination, with the window."""
-        step = self._step(message.header)
+        step = self._step_of(message.header)
         store = self.window
         clock = (int(store.numbers[0]) if len(store.numbers) else 0, store.times)
         joined = join_rows(self.query, step, message.parts["probe"], store, clock)
@@ -355,24 +338,22 @@ class Site:
         self._passed(step, interval)
         self.proceed(Task(step.head, step.index + 1, interval, rows))
 
-    def _is_ready(self, step: PlacedStep, task: Task) -> bool:
-        copy = self._copies.get(step.stream)
-        return self._pace.ready(copy.through if copy else None, task.interval, self._heard_until)
-
     def _resume(self) -> None:
-        for step, task in self._waiting.take_for_copies():
-            self.when_copied(step, task)
+        for task in self.waiting.take_for_copies():
+            self.when_copied(self._step(task.interval, task.head, task.index), task)
 
-    def _step(self, header: Header) -> PlacedStep:
-        plan = self.schedule.at(header.interval)
-        return plan.placed[self.query.names[header.head]][header.step]
+    def _step_of(self, header: Header) -> PlacedStep:
+        return self._step(header.interval, self.query.names[header.head], header.step)
+
+    def _step(self, interval: int, head: str, index: int) -> PlacedStep:
+        return self.schedule.at(interval).placed[head][index]
 
     def _passed(self, step: PlacedStep, interval: int) -> None:
         """A step is done with an interval; its stream's site must hear of it, sooner or later."""
         if not self._pace.reports:
             return
         if step.stream == self.name:
-            self._pace.passed((step.head, step.index), [interval])
+            self._pace.passed((step.head, step.index), interval)
         else:
             self._reports.add(step, interval)
 
@@ -388,11 +369,5 @@ class Site:
         return bool(messages)
 
     def _reply(self, kind: Kind, to: int, interval: int, parts: Parts) -> None:
-        me = self.query.rank(self.name)
-        self._send(Header(kind, me, to, interval=interval), parts)
-
-    def _ends(self, to: str) -> tuple[int, int]:
-        return self.query.rank(self.name), self.query.rank(to)
-
-    def _send(self, header: Header, parts: Parts | None = None) -> None:
-        self._network.send(Message(header, parts or {}))
+        header = Header(kind, self.query.rank(self.name), to, interval=interval)
+        self._network.send(Message(header, parts))

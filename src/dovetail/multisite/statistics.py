@@ -10,19 +10,16 @@ of pairs is then too low.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernel.keys import Codes, KeyCodec, spread
+from dovetail.kernel.keys import Codes, spread
 from dovetail.multisite.estimates import Statistics, StreamStatistics
 from dovetail.multisite.messages import Message
-from dovetail.multisite.query import Query, StepKey
+from dovetail.multisite.query import Query, key_of
+from dovetail.multisite.rows import RowStore
 from dovetail.multisite.windows import Numbers
-
-if TYPE_CHECKING:
-    from dovetail.multisite.site import Site
 
 SAMPLE_KEYS = 128  #: of each column
 _ALL = float(2**64)
@@ -85,18 +82,15 @@ def join_columns(query: Query, name: str) -> list[str]:
     return [c for c in query.stream(name).qualified.names if c in named]
 
 
-def measure(site: "Site", rows: int, intervals: int) -> dict[str, pa.RecordBatch]:
-    """A site's statistics of its stream, which had so many rows in the last intervals."""
-    store = site.window
+def measure(
+    query: Query, name: str, store: RowStore, rows: int, intervals: int
+) -> dict[str, pa.RecordBatch]:
+    """The statistics of a stream's window; the stream had so many rows in the last intervals."""
     stored = max(len(store.numbers), 1)
-    parts = {
-        "stream": pa.record_batch(
-            {"rate": [rows / (intervals * site.query.tau)], "bytes": [store.nbytes / stored]}
-        )
-    }
-    for column in join_columns(site.query, site.name):
-        type_ = site.stream.qualified.field(column).type
-        index = store.index(StepKey((column,), (column,), KeyCodec((type_,))))
+    figures = {"rate": [rows / (intervals * query.tau)], "bytes": [store.nbytes / stored]}
+    parts = {"stream": pa.record_batch(figures)}
+    for column in join_columns(query, name):
+        index = store.index(key_of(store.schema, [column]))
         counts = (store.numbers >= store.first) & index.valid.values
         sample = Sample.of(index.codes.values[counts])
         parts[column] = sample.part()

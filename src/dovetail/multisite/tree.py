@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.errors import ArgumentError
+from dovetail.multisite.matching import select
 from dovetail.multisite.plan import Algorithm, Plan, Step
 from dovetail.multisite.query import Query, Stream, times_of
 from dovetail.multisite.rows import empty
@@ -145,7 +146,7 @@ class TreePlan:
         order = [_TIME, *(name for stream in streams for name in stream.qualified.names)]
         columns[_TIME] = pa.array(latest)
         rows = pa.RecordBatch.from_arrays([columns[name] for name in order], names=order)
-        return rows if keep.all() else rows.take(pa.array(np.flatnonzero(keep)))
+        return select(rows, keep)
 
     def results_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the last level as results of the query."""
@@ -224,22 +225,17 @@ class TreeSimulation:
                 interval: [self.plan.rows_of(level, rows) for rows in found]
                 for interval, found in simulation.results.items()
             }
-            schema = self.plan.rows_of(level, _no_rows(level.query)).schema
+            schema = self.plan.rows_of(level, empty(level.query.result_schema)).schema
             found = [rows for batches in self.results.values() for rows in batches]
             prefix = pa.Table.from_batches(found, schema).combine_chunks()
             prefix = (prefix.to_batches() or [empty(schema)])[0]
             for link, used in simulation.network.usage.items():
-                total = self.usage.setdefault(link, Usage())
-                total.messages += used.messages
-                total.nbytes += used.nbytes
-                total.rows += used.rows
+                self.usage[link] = self.usage.get(link, Usage()) + used
 
     def table(self, interval: int) -> pa.Table:
         """The results of an interval."""
-        query = self.plan.query
-        schema = pa.schema([f for stream in query.streams for f in stream.qualified])
         batches = [self.plan.results_of(rows) for rows in self.results.get(interval, [])]
-        return pa.Table.from_batches(batches, schema=schema)
+        return pa.Table.from_batches(batches, self.plan.query.result_schema)
 
 
 def _delayed(level: Level) -> Plan:
@@ -247,7 +243,3 @@ def _delayed(level: Level) -> Plan:
     query = level.query
     late = query.lateness + level.wait(query.delta)
     return Plan(replace(query, lateness=late), level.plan.sequences)
-
-
-def _no_rows(query: Query) -> pa.RecordBatch:
-    return empty(pa.schema([f for stream in query.streams for f in stream.qualified]))

@@ -6,6 +6,7 @@ is: from each first stream the cheapest level, again and again, and the cheapest
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dovetail.errors import ArgumentError
 from dovetail.multisite.costs import Cost, CostModel, Prices
@@ -51,7 +52,7 @@ def cheapest_tree(
             f"of {', '.join(algorithms)} no tree can be made: each of its joins needs an algorithm "
             "that joins at the source and one that joins at the destination"
         )
-    best: tuple[float, TreePlan] | None = None
+    trees: list[TreePlan] = []
     for first in query.names:
         joins: list[TreeJoin] = []
         while len(joins) + 1 < len(query.names):
@@ -63,12 +64,8 @@ def cheapest_tree(
                 for pair in pairs
             ]
             joins = min(options, key=lambda o: _part_cost(query, first, o, statistics, prices))
-        plan = TreePlan(query, first, joins)
-        cost = tree_cost(plan, statistics, prices).time
-        if best is None or cost < best[0]:
-            best = (cost, plan)
-    assert best is not None
-    return best[1]
+        trees.append(TreePlan(query, first, joins))
+    return min(trees, key=lambda tree: tree_cost(tree, statistics, prices).time)
 
 
 def _part_cost(
@@ -76,12 +73,7 @@ def _part_cost(
 ) -> float:
     """What the lower levels of a tree cost."""
     names = {first, *(join.stream for join in joins)}
-    part = Query(
-        tuple(stream for stream in query.streams if stream.name in names),
-        tuple(pair for pair in query.on if {c.partition(".")[0] for c in pair} <= names),
-        query.tau,
-        query.delta,
-        query.lateness,
-        query.compact,
-    )
+    streams = tuple(stream for stream in query.streams if stream.name in names)
+    on = tuple(pair for pair in query.on if {c.partition(".")[0] for c in pair} <= names)
+    part = replace(query, streams=streams, on=on)
     return tree_cost(TreePlan(part, first, joins), statistics, prices).time

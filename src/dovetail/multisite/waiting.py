@@ -4,23 +4,45 @@ Some wait until a copy has all rows of their interval, some for the answer to a 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dovetail.multisite.oneway.base import Task
+import pyarrow as pa
+
+from dovetail.kernel.keys import Codes
+from dovetail.multisite.matching import select
 from dovetail.multisite.plan import PlacedStep
-from dovetail.multisite.schedule import Schedule
+from dovetail.multisite.windows import Mask, Numbers
+
+
+@dataclass(frozen=True)
+class Task:
+    """The rows of one interval of one head stream, joined as far as step `index`."""
+
+    head: str
+    index: int
+    interval: int
+    rows: pa.RecordBatch
+    numbers: Numbers | None = None  #: of the rows, while they are the head stream's own
+    asked: Codes | None = None  #: the keys of the question whose answer is waited for
+
+    def reduced(self, keep: Mask) -> "Task":
+        """The task with these rows only."""
+        if keep.all():
+            return self
+        numbers = None if self.numbers is None else self.numbers[keep]
+        return replace(self, rows=select(self.rows, keep), numbers=numbers)
 
 
 class Waiting:
     """The tasks that wait at one site."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
+    def __init__(self) -> None:
+        self.for_copies: list[Task] = []  #: until a copy is complete
         self._asking: dict[tuple[str, int, int], Task] = {}
-        self._for_copies: list[tuple[PlacedStep, Task]] = []
 
     def __len__(self) -> int:
-        return len(self._asking) + len(self._for_copies)
+        return len(self._tasks())
 
     @property
     def nbytes(self) -> int:
@@ -31,16 +53,9 @@ class Waiting:
         """The first interval of which there are rows; None if there are none."""
         return min((task.interval for task in self._tasks()), default=None)
 
-    def for_copy(self, step: PlacedStep, task: Task) -> None:
-        """Keep rows until a copy is complete."""
-        self._for_copies.append((step, task))
-
-    def intervals_for_copies(self) -> list[int]:
-        return [task.interval for _, task in self._for_copies]
-
-    def take_for_copies(self) -> list[tuple[PlacedStep, Task]]:
+    def take_for_copies(self) -> list[Task]:
         """Whatever waits for a copy, to be tried again."""
-        taken, self._for_copies = self._for_copies, []
+        taken, self.for_copies = self.for_copies, []
         return taken
 
     def for_answer(self, task: Task) -> None:
@@ -60,17 +75,15 @@ class Waiting:
 
     def snapshot(self) -> dict[str, list[dict[str, Any]]]:
         return {
-            "parked": [task.snapshot() for task in self._asking.values()],
-            "waiting": [task.snapshot() for _, task in self._for_copies],
+            "parked": [vars(task) for task in self._asking.values()],
+            "waiting": [vars(task) for task in self.for_copies],
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Make a new one what it was; the schedule has been restored."""
-        for task in map(Task.restored, data["parked"]):
-            self.for_answer(task)
-        for task in map(Task.restored, data["waiting"]):
-            step = self._schedule.at(task.interval).placed[task.head][task.index]
-            self.for_copy(step, task)
+        """Make a new one what it was."""
+        for kept in data["parked"]:
+            self.for_answer(Task(**kept))
+        self.for_copies = [Task(**kept) for kept in data["waiting"]]
 
     def _tasks(self) -> list[Task]:
-        return [*self._asking.values(), *(task for _, task in self._for_copies)]
+        return [*self._asking.values(), *self.for_copies]

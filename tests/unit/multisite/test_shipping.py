@@ -89,9 +89,9 @@ def test_shipped_when_rows_are_not_marked_as_sent_then_notices(
 ) -> None:
     send = Outlet._send
 
-    def forgetful(self: Outlet, numbers: object, parts: object, facts: object) -> None:
+    def forgetful(self: Outlet, numbers: object) -> object:
         self._sent[:] = False
-        send(self, numbers, parts, facts)  # type: ignore[arg-type]
+        return send(self, numbers)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Outlet, "_send", forgetful)
     with pytest.raises(AssertionError, match="sent twice"):

@@ -22,8 +22,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.multisite.messages import HEADER_BYTES
-from dovetail.multisite.oneway import Task
 from dovetail.multisite.plan import PlacedStep
+from dovetail.multisite.waiting import Task
 from dovetail.sites import (
     Algorithm,
     CostModel,

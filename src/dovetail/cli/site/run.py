@@ -245,7 +245,7 @@ def _conclude(console: Console, runs: Run, out: Path | None) -> None:
         f"{format_bytes(sum(link.wire_bytes for link in links))} as they travel."
     )
     if out is not None:
-        with pq.ParquetWriter(out, runs.deployment.result_schema) as writer:
+        with pq.ParquetWriter(out, runs.deployment.query.result_schema) as writer:
             for batch in runs.results():
                 writer.write_batch(batch)
         console.print(f"Results are in {out}.")

@@ -75,7 +75,7 @@ class Description:
 
     @property
     def result_schema(self) -> pa.Schema:
-        return self.deployment.result_schema
+        return self.query.result_schema
 
     @property
     def streams_here(self) -> list[str]:

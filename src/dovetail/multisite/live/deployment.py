@@ -135,10 +135,6 @@ class Deployment:
         return math.ceil(seconds * 1_000_000_000 / UNITS[self.unit])
 
     @cached_property
-    def result_schema(self) -> pa.Schema:
-        return pa.schema([f for stream in self.query.streams for f in stream.qualified])
-
-    @cached_property
     def digest(self) -> str:
         """Of all that sites must agree on: where they are may change while a query runs."""
         data = self.to_json()
@@ -212,20 +208,12 @@ def check_name(what: str, name: str) -> None:
         )
 
 
-def schema_text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def schema_of(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-
-
 def _query_json(query: Query) -> dict[str, Any]:
     return {
         "streams": [
             {
                 "name": stream.name,
-                "schema": schema_text(stream.schema),
+                "schema": base64.b64encode(stream.schema.serialize().to_pybytes()).decode(),
                 "time": stream.time,
                 "site": stream.site,
                 "rows": stream.window.rows if isinstance(stream.window, CountWindow) else None,
@@ -248,10 +236,7 @@ def _query_of(data: Mapping[str, Any]) -> Query:
             TimeWindow(stream["size"]) if stream["rows"] is None else CountWindow(stream["rows"])
         )
         check_name("a site", stream["site"])
-        streams.append(
-            Stream(
-                stream["name"], schema_of(stream["schema"]), window, stream["time"], stream["site"]
-            )
-        )
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stream["schema"])))
+        streams.append(Stream(stream["name"], schema, window, stream["time"], stream["site"]))
     on = tuple((left, right) for left, right in data["on"])
     return Query(tuple(streams), on, data["tau"], data["delta"], data["lateness"], data["compact"])

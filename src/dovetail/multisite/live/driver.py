@@ -233,7 +233,7 @@ class Driver:
         jobs: list[Job] = []
         try:
             while not self._jobs.closed:
-                jobs = self._wait()
+                jobs = self._jobs.take(self._seconds_left())
                 self._round(jobs)
                 if self._journal.wants_snapshot:
                     self._snapshot()
@@ -247,14 +247,10 @@ class Driver:
                     job.done.set_exception(failed)
             self._jobs.fail(failed)
 
-    def _wait(self) -> list[Job]:
-        with self._lock:
-            seconds = self._seconds_left()
-        return self._jobs.take(seconds)
-
     def _seconds_left(self) -> float:
         """Until something has to happen by the clock."""
-        at = self._machine.next_time(self._last_now) if not self._halted() else None
+        with self._lock:
+            at = self._machine.next_time(self._last_now) if not self._halted() else None
         if at is None:
             return _LONGEST_WAIT
         nanoseconds = at * UNITS[self.deployment.unit] - time.time_ns()

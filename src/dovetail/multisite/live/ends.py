@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from dovetail.errors import ArgumentError
 from dovetail.multisite.contents import check_header, check_parts
-from dovetail.multisite.messages import PLANNER, Header, Kind, Message
+from dovetail.multisite.messages import PLANNER, Kind, Message
 from dovetail.multisite.query import Stream
 from dovetail.multisite.tree import Level
 
@@ -45,10 +45,8 @@ class Ends:
     def as_sent(self, message: Message) -> Message:
         """The same as the site that gets it is to see it."""
         receiver = message.header.receiver
-        return message if receiver == PLANNER else _moved(message, -self._first_of(receiver))
-
-    def _first_of(self, number: int) -> int:
-        return self._firsts[self._streams[number][0]]
+        level = 0 if receiver == PLANNER else self._streams[receiver][0]
+        return _moved(message, -self._firsts[level])
 
     def check(self, peer: str, host: str, message: Message) -> None:
         """Refuse what the sites of a host could not take, before it is in the journal."""
@@ -73,8 +71,6 @@ class Ends:
 
 
 def _moved(message: Message, by: int) -> Message:
-    header: Header = message.header
-    if not by:
-        return message
+    header = message.header
     moved = replace(header, sender=header.sender + by, receiver=header.receiver + by)
-    return Message(moved, message.parts)
+    return Message(moved, message.parts) if by else message

@@ -4,26 +4,36 @@ Whoever can write there decides what the site believes; what it reads is data on
 but a journal can be made to say anything.
 """
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
-from dovetail.errors import StateMissingError, StorageError
+from dovetail.errors import StateCorruptError, StateMissingError, StorageError
 from dovetail.kernel.files import storage_problem
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_ADVICE = "Restore the folder from a backup, or stop the query at all sites and start it anew."
+
+
+@contextlib.contextmanager
+def storing(path: Path, doing: str) -> Iterator[None]:
+    """An error of the operating system becomes one that says what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_problem(error, path, doing) from error
 
 
 def private_folder(path: Path) -> None:
     """Make a folder of our own, or take one that is; then check all that lies in it."""
-    try:
+    with storing(path, "open"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_own(path)
         for inner in path.iterdir():
             check_own(inner)
-    except OSError as error:
-        raise storage_problem(error, path, "open") from error
 
 
 def check_own(path: Path) -> None:
@@ -50,7 +60,9 @@ def check_own(path: Path) -> None:
 
 def missing(path: Path, why: str) -> StateMissingError:
     """A file of a site that is gone."""
-    return StateMissingError(
-        f"the file {path} is gone: {why}. Restore the folder from a backup, or stop the query at "
-        "all sites and start it anew."
-    )
+    return StateMissingError(f"the file {path} is gone: {why}. {_ADVICE}")
+
+
+def corrupt(what: str) -> StateCorruptError:
+    """Something in the folder of a site is not what was written there."""
+    return StateCorruptError(f"{what}. {_ADVICE}")

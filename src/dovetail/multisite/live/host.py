@@ -16,13 +16,12 @@ from dovetail.errors import (
     SiteError,
     SiteRefusedError,
     SiteUnavailableError,
-    StateCorruptError,
     StateMismatchError,
 )
 from dovetail.multisite.live.access import Access
 from dovetail.multisite.live.deployment import Deployment, Shape, check_name
 from dovetail.multisite.live.driver import Driver
-from dovetail.multisite.live.folders import missing, private_folder
+from dovetail.multisite.live.folders import corrupt, missing, private_folder
 from dovetail.multisite.live.journal import happened
 from dovetail.multisite.live.limits import Limits
 from dovetail.multisite.live.link import Link
@@ -55,13 +54,8 @@ class Part:
     def status(self) -> dict[str, Any]:
         status = self.driver.status()
         for peer, link in self.links.items():
-            status["links"][peer] |= {
-                "connected": link.connected,
-                "error": link.error,
-                "refused": link.refused,
-                "calls": link.calls,
-                "resent": link.resent,
-            }
+            facts = ("connected", "error", "refused", "calls", "resent")
+            status["links"][peer] |= {name: getattr(link, name) for name in facts}
         return status
 
 
@@ -254,10 +248,7 @@ def _deployment_in(path: Path) -> Deployment:
     try:
         deployment = Deployment.from_json(json.loads(read_whole(path)))
     except ValueError as error:
-        raise StateCorruptError(
-            f"the file {path} does not describe a query ({error}). Restore the folder from a "
-            "backup, or stop the query at all sites and start it anew."
-        ) from error
+        raise corrupt(f"the file {path} does not describe a query ({error})") from error
     if deployment.name != path.parent.name:
         raise StateMismatchError(
             f"the folder {path.parent} has the state of query {deployment.name!r}: call it so "

@@ -24,7 +24,7 @@ from typing import Any
 
 from dovetail.errors import DovetailError, StateCorruptError, StateMismatchError
 from dovetail.multisite.live.events import Event
-from dovetail.multisite.live.folders import missing, private_folder
+from dovetail.multisite.live.folders import corrupt, missing, private_folder
 from dovetail.multisite.live.kept import read_tree, write_tree
 from dovetail.multisite.live.records import (
     RecordFile,
@@ -37,6 +37,7 @@ from dovetail.multisite.live.records import (
 )
 
 _FORMAT = 3
+_ENDINGS = {"snapshot": "bin", "events": "log"}
 _NUMBERED = re.compile(r"(snapshot|events)-(\d{12})\.(bin|log)")
 
 
@@ -64,16 +65,13 @@ class Journal:
         names = (_NUMBERED.fullmatch(path.name) for path in self._directory.glob(f"{kind}-*"))
         return sorted(int(name[2]) for name in names if name)
 
-    def _snapshot_path(self, number: int) -> Path:
-        return self._directory / f"snapshot-{number:012}.bin"
-
-    def _segment_path(self, number: int) -> Path:
-        return self._directory / f"events-{number:012}.log"
+    def _path(self, kind: str, number: int) -> Path:
+        return self._directory / f"{kind}-{number:012}.{_ENDINGS[kind]}"
 
     @property
     def path(self) -> Path:
         """The file of the newest events."""
-        return self._segment_path(self.number)
+        return self._path("events", self.number)
 
     @property
     def is_new(self) -> bool:
@@ -83,29 +81,26 @@ class Journal:
     def begin(self) -> None:
         """Make the journal of a query that is new here; the files are there when it returns."""
         for number in self._numbers("events"):
-            self._segment_path(number).unlink()
+            self._path("events", number).unlink()
         self.open()
         self.close()
 
     def check(self) -> None:
         """Refuse a journal of which a file is missing, or the end."""
         for number in self._numbers("events"):
-            if (
-                number > self.number
-                and len(list(itertools.islice(scan(self._segment_path(number)), 2))) > 1
-            ):
-                raise missing(self._snapshot_path(number), f"{self._segment_path(number)} is there")
+            segment = self._path("events", number)
+            if number > self.number and _has_events(segment):
+                raise missing(self._path("snapshot", number), f"{segment} is there")
         if not self.path.exists():
             raise missing(self.path, "it has the events since the last snapshot")
         if self._closed_file.exists():
             at = self._said_when_closed()
             found = [self.number, self.path.stat().st_size]
             if at != found:
-                raise StateCorruptError(
+                raise corrupt(
                     f"the journal in {self._directory} ends at byte {found[1]:,} of segment "
                     f"{found[0]}, but it was closed at byte {at[1]:,} of segment {at[0]}: it is "
-                    "damaged, or of another time. Restore the folder from a backup, or stop the "
-                    "query at all sites and start it anew."
+                    "damaged, or of another time"
                 )
 
     def _said_when_closed(self) -> list[int]:
@@ -119,7 +114,7 @@ class Journal:
         """What the last snapshot holds; None if there is none."""
         if not self.number:
             return None
-        path = self._snapshot_path(self.number)
+        path = self._path("snapshot", self.number)
         self._last_snapshot_bytes = path.stat().st_size
         with opened_whole(path) as file:
             self._check(path, _facts(path, file.readline()))
@@ -165,7 +160,7 @@ class Journal:
 
     def _begun(self, number: int) -> RecordFile:
         """A segment that has its beginning."""
-        file = RecordFile(self._segment_path(number))
+        file = RecordFile(self._path("events", number))
         if not file.nbytes:
             file.append(json.dumps({**self._facts, "number": number}).encode())
         return file
@@ -204,7 +199,7 @@ class Journal:
         fresh.close()
         sync_directory(self._directory)
         facts = {**self._facts, "number": self.number + 1}
-        with whole(self._snapshot_path(self.number + 1)) as file:
+        with whole(self._path("snapshot", self.number + 1)) as file:
             file.write(json.dumps(facts).encode() + b"\n")
             write_tree(file, state)
             self._last_snapshot_bytes = file.nbytes
@@ -216,12 +211,12 @@ class Journal:
 
     def _clear(self) -> None:
         """Delete what the newest snapshot has made needless."""
-        for kind, path_of in (("snapshot", self._snapshot_path), ("events", self._segment_path)):
+        for kind in _ENDINGS:
             for number in self._numbers(kind):
                 if number < self.number:
-                    path_of(number).unlink(missing_ok=True)
+                    self._path(kind, number).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            self._snapshot_path(self.number + 1).with_suffix(".bin.new").unlink(missing_ok=True)
+            self._path("snapshot", self.number + 1).with_suffix(".bin.new").unlink(missing_ok=True)
 
     def close(self) -> None:
         """End writing, and say where."""
@@ -236,9 +231,13 @@ class Journal:
 
 def happened(directory: Path) -> bool:
     """Whether a folder has a journal in which anything has happened."""
-    return any(directory.glob("snapshot-*.bin")) or any(
-        len(list(itertools.islice(scan(path), 2))) > 1 for path in directory.glob("events-*.log")
-    )
+    events = directory.glob("events-*.log")
+    return any(directory.glob("snapshot-*.bin")) or any(map(_has_events, events))
+
+
+def _has_events(segment: Path) -> bool:
+    """Whether a segment has more than its beginning."""
+    return len(list(itertools.islice(scan(segment), 2))) > 1
 
 
 def _facts(path: Path, line: bytes) -> dict[str, Any]:
@@ -249,7 +248,4 @@ def _facts(path: Path, line: bytes) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, error: object) -> StateCorruptError:
-    return StateCorruptError(
-        f"the file {path} is not what a site writes: {error}. Restore the folder from a backup, or "
-        "stop the query at all sites and start it anew."
-    )
+    return corrupt(f"the file {path} is not what a site writes: {error}")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -29,11 +29,10 @@ from dovetail.multisite.prefixes import Prefix
 from dovetail.multisite.query import times_of
 from dovetail.multisite.replanning import Planner
 from dovetail.multisite.site import Site
+from dovetail.multisite.snapshots import Kept
 from dovetail.multisite.tree import TreePlan
 from dovetail.multisite.virtual import Usage
 
-#: what is kept as it is
-_KEPT = ("received", "sent", "wire_bytes", "delta", "result_count", "result_rows")
 Pair = tuple[int, int]  #: the batch and the part of a put
 
 
@@ -46,8 +45,10 @@ class Outputs:
 
 
 @dataclass
-class Feed:
+class Feed(Kept):
     """What a host knows of one of its streams' input."""
+
+    KEPT = ("arrivals", "next_interval", "until", "rows", "producers", "newest")
 
     arrivals: Arrivals
     next_interval: int
@@ -56,16 +57,10 @@ class Feed:
     producers: dict[str, Pair] = field(default_factory=dict)  #: the last that each has put
     newest: dict[str, int] = field(default_factory=dict)  #: the time of its newest row
 
-    def snapshot(self) -> dict[str, Any]:
-        return {**vars(self), "arrivals": self.arrivals.snapshot()}
-
-    def restore(self, data: Mapping[str, Any]) -> None:
-        self.arrivals.restore(data["arrivals"])
-        self.next_interval, self.until, self.rows = (
-            data[name] for name in ("next_interval", "until", "rows")
-        )
+    def restore(self, data: Mapping[str, Any]) -> Self:
+        super().restore(data)
         self.producers = {name: (batch, part) for name, (batch, part) in data["producers"].items()}
-        self.newest = dict(data["newest"])
+        return self
 
 
 @dataclass
@@ -79,8 +74,10 @@ class LevelNetwork:
         self.machine.send(self.machine.ends.numbered(message, self.index))
 
 
-class Machine:
+class Machine(Kept):
     """The sites of one host."""
+
+    KEPT = ("received", "sent", "wire_bytes", "delta", "result_count", "result_rows")
 
     def __init__(self, deployment: Deployment, host: str) -> None:
         self.deployment = deployment
@@ -129,9 +126,9 @@ class Machine:
         return Planner(deployment.plan, self, prices, choose=choose)
 
     def snapshot(self) -> dict[str, Any]:
-        """All that it knows between two events, as data: numbers, texts, arrays and batches."""
+        """All that it knows between two events, as data."""
         return {
-            **{name: getattr(self, name) for name in _KEPT},
+            **super().snapshot(),
             "usage": {peer: vars(used) for peer, used in self.usage.items()},
             "feeds": {name: feed.snapshot() for name, feed in self.feeds.items()},
             "sites": {name: site.snapshot() for name, site in self.sites.items()},
@@ -139,10 +136,7 @@ class Machine:
             "planner": self.planner and self.planner.snapshot(),
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        """Make a new machine what the one was that gave the snapshot."""
-        for name in _KEPT:
-            setattr(self, name, data[name])
+    def restore(self, data: Mapping[str, Any]) -> Self:
         self.usage = {peer: Usage(**used) for peer, used in data["usage"].items()}
         for name, feed in self.feeds.items():
             feed.restore(data["feeds"][name])
@@ -152,6 +146,7 @@ class Machine:
             prefix.restore(kept)
         if self.planner is not None:
             self.planner.restore(data["planner"])
+        return super().restore(data)
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -249,12 +244,9 @@ class Machine:
                 return
             rows = plan.results_of(rows)
         if rows.num_rows:
-            self._emit(interval, rows)
-
-    def _emit(self, interval: int, rows: pa.RecordBatch) -> None:
-        self.result_count += 1
-        self.result_rows += rows.num_rows
-        self._outputs.results.append((self.result_count, interval, rows))
+            self.result_count += 1
+            self.result_rows += rows.num_rows
+            self._outputs.results.append((self.result_count, interval, rows))
 
     def send(self, message: Message) -> None:
         """To a stream or the planner, by the numbers of `ends`."""

@@ -10,11 +10,13 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from dovetail.errors import StateCorruptError
 from dovetail.kernel.files import storage_problem
+from dovetail.multisite.live.folders import corrupt, storing
 
 _HEAD = struct.Struct("<QII")  # bytes of the body, its checksum, the checksum of the two
 _CHECKED = 12
@@ -28,11 +30,9 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with storing(path, "open"):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             self.nbytes = os.fstat(self._descriptor).st_size
-        except OSError as error:
-            raise storage_problem(error, path, "open") from error
 
     def append(self, *pieces: bytes) -> int:
         """Add a record that is made of these pieces; returns where it begins."""
@@ -53,19 +53,13 @@ class RecordFile:
 
     def cut(self, at: int) -> None:
         """Take back the records from here on."""
-        try:
+        with storing(self.path, "write"):
             os.ftruncate(self._descriptor, at)
-        except OSError as error:
-            raise storage_problem(error, self.path, "write") from error
         self.nbytes = at
 
     def sync(self) -> None:
-        try:
-            os.fdatasync(self._descriptor) if hasattr(os, "fdatasync") else os.fsync(
-                self._descriptor
-            )
-        except OSError as error:
-            raise storage_problem(error, self.path, "write") from error
+        with storing(self.path, "write"):
+            getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -75,48 +69,42 @@ class RecordFile:
 
 def scan(path: Path) -> Iterator[tuple[int, bytes]]:
     """Where each record of a file begins, and what it holds; a torn end is cut off the file."""
-    try:
-        with path.open("r+b") as handle:
-            size = os.fstat(handle.fileno()).st_size
-            at = 0
-            while at < size:
-                head = handle.read(HEAD_BYTES)
-                if len(head) < HEAD_BYTES:
+    with storing(path, "read"), path.open("r+b") as handle:
+        size = os.fstat(handle.fileno()).st_size
+        at = 0
+        while at < size:
+            head = handle.read(HEAD_BYTES)
+            if len(head) < HEAD_BYTES:
+                break
+            parsed = _parsed(head)
+            if parsed is None:
+                if _is_blank(head, handle):
                     break
-                parsed = _parsed(head)
-                if parsed is None:
-                    if _is_blank(head, handle):
-                        break
-                    raise _damaged(path, at)
-                length, checksum = parsed
-                body = handle.read(length) if at + HEAD_BYTES + length <= size else b""
-                if len(body) < length:
+                raise _damaged(path, at)
+            length, checksum = parsed
+            end = at + HEAD_BYTES + length
+            body = handle.read(length) if end <= size else b""
+            if len(body) < length:
+                break
+            if zlib.crc32(body) != checksum:
+                if end == size:
                     break
-                end = at + HEAD_BYTES + length
-                if zlib.crc32(body) != checksum:
-                    if end == size:
-                        break
-                    raise _damaged(path, at)
-                yield at, body
-                at = end
-            if at < size:
-                handle.truncate(at)
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
+                raise _damaged(path, at)
+            yield at, body
+            at = end
+        if at < size:
+            handle.truncate(at)
 
 
 def read_record(path: Path, at: int) -> bytes:
     """One record of a file that others may be adding to."""
-    try:
-        with path.open("rb") as handle:
-            handle.seek(at)
-            head = handle.read(HEAD_BYTES)
-            if len(head) < HEAD_BYTES:
-                raise _damaged(path, at)
-            length, checksum, _ = _HEAD.unpack(head)
-            body = handle.read(length)
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
+    with storing(path, "read"), path.open("rb") as handle:
+        handle.seek(at)
+        head = handle.read(HEAD_BYTES)
+        if len(head) < HEAD_BYTES:
+            raise _damaged(path, at)
+        length, checksum, _ = _HEAD.unpack(head)
+        body = handle.read(length)
     if len(body) != length or zlib.crc32(body) != checksum:
         raise _damaged(path, at)
     return body
@@ -126,15 +114,10 @@ def read_record(path: Path, at: int) -> bytes:
 def whole(path: Path) -> Iterator["WholeFile"]:
     """A file of one record, written piece by piece: there as a whole or not at all, and stays."""
     fresh = path.with_name(f"{path.name}.new")
-    file = WholeFile(fresh)
-    try:
+    with contextlib.closing(WholeFile(fresh)) as file, storing(path, "write"):
         yield file
         file.finish()
         os.replace(fresh, path)
-    except OSError as error:
-        raise storage_problem(error, path, "write") from error
-    finally:
-        file.close()
     sync_directory(path.parent)
 
 
@@ -144,11 +127,9 @@ class WholeFile:
     def __init__(self, path: Path) -> None:
         self.nbytes = 0  #: so far
         self._checksum = 0
-        try:
+        with storing(path, "open"):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.lseek(self._descriptor, HEAD_BYTES, os.SEEK_SET)
-        except OSError as error:
-            raise storage_problem(error, path, "open") from error
 
     def write(self, data: Buffer) -> int:
         _write_fully(self._descriptor, data)
@@ -174,17 +155,17 @@ def write_whole(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def opened_whole(path: Path) -> Iterator[BinaryIO]:
     """The record of a file that `whole` made, checked, from its beginning."""
-    try:
-        with path.open("rb") as handle:
-            head = handle.read(HEAD_BYTES)
-            size = os.fstat(handle.fileno()).st_size - HEAD_BYTES
-            length, checksum = _parsed(head) or (-1, 0)
-            if length != size or _checksum_of(handle) != checksum:
-                raise _damaged(path, 0)
-            handle.seek(HEAD_BYTES)
-            yield handle
-    except OSError as error:
-        raise storage_problem(error, path, "read") from error
+    with storing(path, "read"), path.open("rb") as handle:
+        head = handle.read(HEAD_BYTES)
+        size = os.fstat(handle.fileno()).st_size - HEAD_BYTES
+        length, checksum = _parsed(head) or (-1, 0)
+        found = 0
+        for chunk in _chunks(handle):
+            found = zlib.crc32(chunk, found)
+        if length != size or found != checksum:
+            raise _damaged(path, 0)
+        handle.seek(HEAD_BYTES)
+        yield handle
 
 
 def read_whole(path: Path) -> bytes:
@@ -215,12 +196,9 @@ def _parsed(head: bytes) -> tuple[int, int] | None:
     return (length, checksum) if zlib.crc32(head[:_CHECKED]) == check else None
 
 
-def _checksum_of(handle: BinaryIO) -> int:
-    """Of all that follows."""
-    checksum = 0
-    while chunk := handle.read(_CHUNK_BYTES):
-        checksum = zlib.crc32(chunk, checksum)
-    return checksum
+def _chunks(handle: BinaryIO) -> Iterator[bytes]:
+    """All that follows, piece by piece."""
+    return iter(partial(handle.read, _CHUNK_BYTES), b"")
 
 
 def _write_fully(descriptor: int, data: Buffer) -> None:
@@ -231,17 +209,11 @@ def _write_fully(descriptor: int, data: Buffer) -> None:
 
 def _is_blank(head: bytes, handle: BinaryIO) -> bool:
     """Whether there are only zeros from here on: a file that grew before its data was written."""
-    if any(head):
-        return False
-    while chunk := handle.read(_CHUNK_BYTES):
-        if any(chunk):
-            return False
-    return True
+    return not any(head) and not any(map(any, _chunks(handle)))
 
 
 def _damaged(path: Path, at: int) -> StateCorruptError:
-    return StateCorruptError(
+    return corrupt(
         f"the file {path} is damaged: the record at byte {at} does not have the checksum it was "
-        "written with. Restore the folder from a backup, or stop the query at all sites and start "
-        "it anew."
+        "written with"
     )

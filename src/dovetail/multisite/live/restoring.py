@@ -7,6 +7,7 @@ from pathlib import Path
 from dovetail.errors import StateCorruptError
 from dovetail.multisite.live.deployment import Deployment
 from dovetail.multisite.live.events import Event
+from dovetail.multisite.live.folders import corrupt
 from dovetail.multisite.live.journal import Journal
 from dovetail.multisite.live.limits import Limits
 from dovetail.multisite.live.machine import Machine
@@ -14,7 +15,6 @@ from dovetail.multisite.live.outbox import Outbox
 from dovetail.multisite.live.results import ResultLog
 
 _log = logging.getLogger(__name__)
-_ADVICE = "Restore the folder from a backup, or stop the query at all sites and start it anew."
 
 
 def journal_of(deployment: Deployment, host: str, directory: Path, limits: Limits) -> Journal:
@@ -53,10 +53,10 @@ def restored(
         release(machine)
         count += 1
     if results.last != machine.result_count:
-        raise StateCorruptError(
+        raise corrupt(
             f"the results of {where} end with number {results.last}, but those that follow from "
             f"the journal beside them with {machine.result_count}: one of the two is cut off or of "
-            f"another time. {_ADVICE}"
+            "another time"
         )
     if state or count:
         _log.info(
@@ -82,7 +82,7 @@ def _repeat(
 
 
 def _refused(where: str, what: str, journal: Journal, error: Exception) -> StateCorruptError:
-    return StateCorruptError(
+    return corrupt(
         f"{where} cannot go on: {what} in {journal.path} cannot be taken in "
-        f"({type(error).__name__}: {error}). {_ADVICE}"
+        f"({type(error).__name__}: {error})"
     )

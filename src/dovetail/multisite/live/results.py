@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dovetail.errors import SiteRefusedError, StateCorruptError
-from dovetail.multisite.live.folders import missing
+from dovetail.errors import SiteRefusedError
+from dovetail.multisite.live.folders import corrupt, missing
 from dovetail.multisite.live.machine import rows_bytes, rows_of
 from dovetail.multisite.live.records import (
     HEAD_BYTES,
@@ -96,10 +96,8 @@ class ResultLog:
             self._compare(number, checksum, interval, rows)
             return
         if number != self.last + 1:
-            raise StateCorruptError(
-                f"results {self.last + 1} to {number - 1} in {self._directory} are lost. Restore "
-                "the folder from a backup, or stop the query at all sites and start it anew."
-            )
+            lost = f"results {self.last + 1} to {number - 1}"
+            raise corrupt(f"{lost} in {self._directory} are lost")
         file = self._open_for(number)
         offset = file.append(*pieces)
         with self._changed:
@@ -136,10 +134,9 @@ class ResultLog:
         body = read_record(path, offset)
         kept = rows_of(body[_HEAD.size :])
         if kept is None or _HEAD.unpack_from(body)[1] != interval or not kept.equals(rows):
-            raise StateCorruptError(
+            raise corrupt(
                 f"result {number} in {path} is not what follows from the journal beside it: "
-                "the two are not of one time, or of different versions. Restore the folder from a "
-                "backup, or stop the query at all sites and start it anew."
+                "the two are not of one time, or of different versions"
             )
 
     def sync(self) -> None:
@@ -225,10 +222,7 @@ def _trimmed(path: Path) -> int:
             return number
     except ValueError:
         pass
-    raise StateCorruptError(
-        f"the file {path} does not say which results are given up. Restore the folder from a "
-        "backup, or stop the query at all sites and start it anew."
-    )
+    raise corrupt(f"the file {path} does not say which results are given up")
 
 
 def _found(path: Path) -> Segment:
@@ -237,9 +231,6 @@ def _found(path: Path) -> Segment:
     for offset, body in scan(path):
         number, _ = _HEAD.unpack_from(body)
         if number != segment.end:
-            raise StateCorruptError(
-                f"the file {path} has result {number} where {segment.end} belongs. Restore the "
-                "folder from a backup, or stop the query at all sites and start it anew."
-            )
+            raise corrupt(f"the file {path} has result {number} where {segment.end} belongs")
         segment.add(offset, zlib.crc32(body), offset + HEAD_BYTES + len(body))
     return segment

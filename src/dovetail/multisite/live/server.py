@@ -56,7 +56,7 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
             "describe": self._describe,
             "status": lambda facts: host.part(facts["query"]).status(),
             "advance": self._advance,
-            "range": self._range,
+            "range": lambda facts: {"range": host.part(facts["query"]).driver.results.range()},
             "trim": self._trim,
             "shape": self._shape,
         }
@@ -93,7 +93,7 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
             found = log.read(facts["after"], through)
             # the first is read here, so that a complaint about the range is made in time
             first = next(found, None)
-        schema = part.driver.deployment.result_schema
+        schema = part.driver.deployment.query.result_schema
 
         def batches() -> Iterator[Any]:
             with answering():
@@ -163,9 +163,6 @@ class SiteServer(flight.FlightServerBase):  # type: ignore[misc]
         driver.put(facts["stream"], None, {"until": facts["until"]}, _WAIT_SECONDS)
         return {}
 
-    def _range(self, facts: dict[str, Any]) -> dict[str, Any]:
-        return {"range": self.host.part(facts["query"]).driver.results.range()}
-
     def _trim(self, facts: dict[str, Any]) -> dict[str, Any]:
         driver = self.host.part(facts["query"]).driver
         driver.results.trim(facts["through"])
@@ -183,18 +180,15 @@ def _tls_settings(address: str, access: Access, verify_clients: bool) -> dict[st
         raise SiteAccessError(
             f"{address} asks for TLS, but there is no certificate: name one, with its key"
         )
+    settings = {"tls_certificates": [(shown.chain, shown.key)]}
     if not verify_clients:
-        return {"tls_certificates": [(shown.chain, shown.key)]}
+        return settings
     if access.ca is None:
         raise SiteAccessError(
             f"{address} asks its callers for certificates, but there is no CA: name the one that "
             "signs them (ca)"
         )
-    return {
-        "tls_certificates": [(shown.chain, shown.key)],
-        "verify_client": True,
-        "root_certificates": access.ca,
-    }
+    return {**settings, "verify_client": True, "root_certificates": access.ca}
 
 
 def rows_put(data: pa.Buffer, stream: Stream, most_bytes: int) -> pa.RecordBatch | None:

@@ -221,7 +221,7 @@ def test_driver_when_a_call_was_given_up_then_its_messages_are_acknowledged_once
     for again in (messages, messages, []):  # nothing happens: its thread has not been started
         with pytest.raises(SiteUnavailableError, match="is busy"):
             driver.receive("B", again, facts, 0.1)
-    driver._round(driver._wait())
+    driver._round(driver._jobs.take(driver._seconds_left()))
     assert driver.receive("B", [], facts, 0.1) == messages[-1][0]
     driver.stop()
 

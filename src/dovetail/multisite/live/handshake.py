@@ -7,11 +7,14 @@ and somebody does listen there, one more connection is made, to look.
 import socket
 import ssl
 import tempfile
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.multisite.live.access import Access, is_tls
+
+T = TypeVar("T")
 
 _SECONDS = 2.0
 
@@ -39,7 +42,7 @@ def _without_tls(plain: socket.socket) -> str | None:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent: it is only asked whether it is TLS
     try:
-        context.wrap_socket(plain).close()
+        _Talk(plain, context).shake_hands()
     except ssl.SSLError as error:
         if "ALERT" not in str(error.reason):
             return None
@@ -48,9 +51,10 @@ def _without_tls(plain: socket.socket) -> str | None:
 
 def _with_tls(plain: socket.socket, host: str, access: Access) -> str | None:
     try:
-        with closing(_context(access).wrap_socket(plain, server_hostname=host)) as secure:
-            # with TLS 1.3, a certificate is refused now only; gRPC hangs up and says nothing
-            return None if secure.recv(1) else _refused(access)
+        talk = _Talk(plain, _context(access), host)
+        talk.shake_hands()
+        # with TLS 1.3, a certificate is refused now only; gRPC hangs up and says nothing
+        return None if talk.hears() else _refused(access)
     except TimeoutError:
         return None
     except ssl.SSLCertVerificationError as error:
@@ -65,6 +69,45 @@ def _with_tls(plain: socket.socket, host: str, access: Access) -> str | None:
         if "ALERT" in reason:
             return _refused(access)
     return None
+
+
+class _Talk:
+    """TLS over a socket that stays the caller's to close.
+
+    `SSLContext.wrap_socket` takes a socket over, and leaves it open if the other end is killed
+    before it has looked whether there is one.
+    """
+
+    def __init__(
+        self, plain: socket.socket, context: ssl.SSLContext, host: str | None = None
+    ) -> None:
+        self._plain = plain
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._secure = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    def shake_hands(self) -> None:
+        self._until_done(self._secure.do_handshake)
+
+    def hears(self) -> bool:
+        """Whether the other end says anything before it hangs up."""
+        try:
+            return bool(self._until_done(lambda: self._secure.read(1)))
+        except ssl.SSLEOFError:
+            return False
+
+    def _until_done(self, step: Callable[[], T]) -> T:
+        while True:
+            try:
+                done = step()
+            except ssl.SSLWantReadError:
+                self._plain.sendall(self._outgoing.read())
+                if data := self._plain.recv(1 << 16):
+                    self._incoming.write(data)
+                else:
+                    self._incoming.write_eof()
+            else:
+                self._plain.sendall(self._outgoing.read())
+                return done
 
 
 def _refused(access: Access) -> str:

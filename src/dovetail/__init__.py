@@ -17,13 +17,20 @@ A map of the package, top to bottom; imports point downwards only:
 
 Benchmarks are a package of their own, in `benchmarks/`, which adds the command `dovetail bench`;
 oracles and generators for tests are in `tests/support/`.
+
+A public name is imported when it is first asked for: Spark starts several processes for a query
+that need little of all this.
 """
 
-from dovetail import plan, sites
-from dovetail.api import enrich, join, join_all, progress, refresh
-from dovetail.costs.explanation import Explanation
-from dovetail.errors import DovetailError
-from dovetail.spark.state.metrics import Progress
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail import plan, sites
+    from dovetail.api import enrich, join, join_all, progress, refresh
+    from dovetail.costs.explanation import Explanation
+    from dovetail.errors import DovetailError
+    from dovetail.spark.state.metrics import Progress
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,3 +46,22 @@ __all__ = [
     "refresh",
     "sites",
 ]
+_HOMES = {
+    "DovetailError": "dovetail.errors",
+    "Explanation": "dovetail.costs.explanation",
+    "Progress": "dovetail.spark.state.metrics",
+    **dict.fromkeys(("enrich", "join", "join_all", "progress", "refresh"), "dovetail.api"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("plan", "sites"):
+        return importlib.import_module(f"dovetail.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

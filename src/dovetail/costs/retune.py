@@ -10,39 +10,19 @@ A step brings rows that have come since the step before, all at once. So setting
 rates: the average, and the one at which the rows at hand are done within `patience_seconds`. Else a
 burst after a silence would be served at the rate of the silence.
 
-`Tuned` is what is remembered between steps. It is small, and part of the state, so a step that is
-repeated has the settings of the first attempt.
+`Tuned` is what is remembered between steps.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from dovetail.costs.meshjoin import MeshModel, MeshPlan, best_rate, try_least_memory
 from dovetail.costs.predictions import PlannedEnrich, Share
+from dovetail.costs.tuned import Tuned
 
 TOLERANCE = 0.2  #: of the average, by which it may move before settings change
 _HORIZON_SECONDS = 60.0  # an observation of that age weighs 1/e of a new one
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """Settings, the average rate that they were made for, and how it has been since."""
-
-    w: int
-    b: int
-    rate: float  #: of arrival, averaged
-    tuned_rate: float
-    at: float  #: when rows came last
-
-    @classmethod
-    def of(cls, facts: Mapping[str, Any] | None) -> Self | None:
-        """From what `facts` gave; None for None."""
-        return None if facts is None else cls(**facts)
-
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

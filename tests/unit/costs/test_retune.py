@@ -22,8 +22,9 @@ from dovetail.costs.meshjoin import (
     best_rate,
     try_least_memory,
 )
-from dovetail.costs.retune import TOLERANCE, Tuned, Tuner, averaged
+from dovetail.costs.retune import TOLERANCE, Tuner, averaged
 from dovetail.costs.storage import DISK_7200, Storage
+from dovetail.costs.tuned import Tuned
 from dovetail.spark.jobs.course import Leg, Loaded
 from dovetail.spark.jobs.enrich import EnrichJob
 from dovetail.spark.jobs.enrich_course import EnrichCourse

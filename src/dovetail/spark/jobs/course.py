@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.costs.retune import Tuned
+from dovetail.costs.tuned import Tuned
 from dovetail.kernel.protocol import Operator, Status
 from dovetail.semistream.overload import Load, Waits
 from dovetail.spark.endings import HandoffEstimate, Silence

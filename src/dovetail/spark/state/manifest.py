@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dovetail.costs.retune import Tuned
+from dovetail.costs.tuned import Tuned
 from dovetail.kernel.blocks import BLOCK
 from dovetail.kernel.protocol import Snapshot
 from dovetail.semistream.overload import Load, Waits

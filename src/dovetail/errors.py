@@ -13,7 +13,7 @@ class ArgumentError(DovetailError, ValueError):
 
 
 class UnknownColumnError(ArgumentError):
-    """`on` names a column that an input does not have."""
+    """`on` or `where` names a column that an input does not have."""
 
 
 class ColumnClashError(ArgumentError):
@@ -26,6 +26,10 @@ class KeyTypeError(ArgumentError):
 
 class BandKeyError(KeyTypeError):
     """`within` was asked for on a key that has no distance, or on several keys."""
+
+
+class ConditionError(DovetailError):
+    """`where` has no value for a pair of rows: a division by zero, or a number out of range."""
 
 
 class MemoryBudgetError(DovetailError):

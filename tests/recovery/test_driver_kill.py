@@ -16,7 +16,7 @@ from support.depth import full_or
 pytestmark = [pytest.mark.recovery, pytest.mark.slow]
 
 SEED = 20_261
-KILLS = full_or(20, 2)
+KILLS = full_or(20, 1)
 FILES = full_or(40, 10)
 
 
@@ -131,6 +131,7 @@ def test_output_when_driver_is_killed_again_and_again_then_equals_the_oracle(
     job.check(hunt.about, names)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_lookups_when_driver_is_killed_and_the_table_changes_then_each_row_meets_one_version(
     job: Any, tools: Any

@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support.depth import only_full
+
 pytestmark = [pytest.mark.spark, pytest.mark.recovery]
 
 JOB = """
@@ -105,11 +107,9 @@ def running(command: Command) -> bool:
     ("moment", "number"),
     [
         (starting, signal.SIGINT),
-        (starting, signal.SIGTERM),
         (planning, signal.SIGTERM),
-        (planned, signal.SIGINT),
-        (running, signal.SIGINT),
         (running, signal.SIGTERM),
+        *only_full((starting, signal.SIGTERM), (planned, signal.SIGINT), (running, signal.SIGINT)),
     ],
 )
 def test_run_when_a_signal_comes_then_ends_in_one_line_with_its_exit_code(

@@ -138,7 +138,7 @@ WRONG: dict[str, Wrong] = {
     ),
     "another kind of join": (
         LEFT, RIGHT, {"on": "k", "how": "left"},
-        errors.ArgumentError, ["how='left' is not supported", "how='inner'"],
+        errors.ArgumentError, ["how='left' is not supported", "join; it does 'inner'"],
     ),
     "no partition": (
         LEFT, RIGHT, {"on": "k", "partitions": 0},

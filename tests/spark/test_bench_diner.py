@@ -69,6 +69,7 @@ def test_uniform_when_tiny_then_both_algorithms_spill_and_are_compared() -> None
     assert set(result.facts["goals"]) == {"xjoin/uniform-5%"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_online_when_tiny_then_counts_the_results_before_the_inputs_ended() -> None:
     result = run("online")
@@ -84,6 +85,7 @@ def test_online_when_tiny_then_counts_the_results_before_the_inputs_ended() -> N
         assert found["results_online"] == pytest.approx(found["results_arriving"], rel=1e-3), name
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_band_when_tiny_then_every_query_has_the_same_results() -> None:
     result = run("band")
@@ -98,6 +100,7 @@ def test_band_when_tiny_then_every_query_has_the_same_results() -> None:
     assert contenders["band-packed-5%"]["spilled_bytes"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_handover_when_work_is_pending_then_measures_the_waits() -> None:
     result = run("handover")

@@ -100,6 +100,7 @@ def test_demo_when_streams_are_as_in_life_then_most_results_come_while_rows_arri
     assert not (kept / "checkpoint-spark").exists()
 
 
+@pytest.mark.full
 def test_demo_when_streams_are_uniform_then_spills_and_is_checked_against_sparks_join(
     tmp_path: Path,
 ) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StreamingQueryException
 
 import dovetail
 from dovetail.spark.foreach import states_in
+from support.depth import only_full
 
 pytestmark = pytest.mark.spark
 
@@ -143,7 +144,8 @@ def run(bench: Any, frame: DataFrame, function: Callable[[DataFrame, int], None]
 
 
 @pytest.mark.parametrize(
-    "plan", ["unbounded", "spilling", "without AQE", "several inputs", "table", "cascade"]
+    "plan",
+    ["spilling", "table", "cascade", *only_full("unbounded", "without AQE", "several inputs")],
 )
 def test_batch_when_a_function_reads_what_it_likes_of_it_then_no_row_is_lost(
     bench: Any, conf: Any, plan: str

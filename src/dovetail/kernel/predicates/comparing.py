@@ -73,11 +73,25 @@ _STRINGS: dict[str, Callable[..., Any]] = {
 }
 
 
+_PRIVATE_USE = range(0xE000, 0xF900)  # characters that have no meaning of their own
+
+
 def searched(operator: str, one: Values, two: Values) -> pa.Array:
     """Whether a string contains, starts with or ends with another."""
     valid = pc.and_(pc.is_valid(one), pc.is_valid(two))
+    if _any_has("\0", one, two):  # which numpy takes for the end of a string
+        unused = next(chr(n) for n in _PRIVATE_USE if not _any_has(chr(n), one, two))
+        one, two = (pc.replace_substring(values, "\0", unused) for values in (one, two))
     found = _STRINGS[operator](_strings(one), _strings(two))
     return pc.if_else(valid, pa.array(found), pa.scalar(None, pa.bool_()))
+
+
+def _any_has(character: str, *sides: Values) -> bool:
+    for values in sides:
+        has = pc.match_substring(values, character)
+        if has.as_py() if isinstance(has, pa.Scalar) else pc.any(has).as_py():
+            return True
+    return False
 
 
 def _strings(values: Values) -> Any:

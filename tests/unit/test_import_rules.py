@@ -54,6 +54,7 @@ ARROW = {"numpy", "pyarrow"}
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     **dict.fromkeys(ENGINE_FREE - {"errors"}, ARROW),
+    "specs": ARROW | {"sqlglot"},
 }
 
 SPARK = {"pyspark", "py4j"}
@@ -201,6 +202,7 @@ def test_layers_when_read_from_the_bottom_then_each_knows_only_lower_ones() -> N
         ("dovetail.multiway.miner.operator", "import dovetail.costs.model"),
         ("dovetail.costs.model", "from dovetail.spark.runtime import step"),
         ("dovetail.specs", "from dovetail import api"),
+        ("dovetail.kernel.predicates", "from sqlglot import exp"),
         ("dovetail.specs", "from pyspark.sql import DataFrame"),
         ("dovetail.spark.runtime", "from support.oracle import nested_loop"),
         ("dovetail.spark.runtime", "from dovetail.api import join"),
@@ -233,6 +235,7 @@ def test_checker_when_a_rule_is_broken_then_names_module_and_line(module: str, s
         ("dovetail.kernel.runs", "from . import keys\nfrom ..errors import StateCorruptError"),
         ("dovetail.twoway.xjoin.operator", "from dovetail.kernel.runs import SortedRuns"),
         ("dovetail.costs.model", "from dovetail.twoway.xjoin import operator"),
+        ("dovetail.specs.conditions", "from sqlglot import exp"),
         ("dovetail.spark.runtime", "import pyspark\nfrom dovetail.specs import JoinSpec"),
         ("dovetail.api", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
         ("dovetail.api", "from dovetail.spark import runtime"),

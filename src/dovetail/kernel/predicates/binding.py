@@ -198,7 +198,7 @@ class Binder:
         """The first two arguments without a common type, and a cast that helps."""
         ends = list(zip(tree.arguments, arguments, strict=True))
         one, two = next(
-            ((a, b) for b in ends for a in ends if shared_type(a[1].type, b[1].type) is None),
+            ((a, b) for a in ends for b in ends if shared_type(a[1].type, b[1].type) is None),
             (ends[0], ends[-1]),
         )
         if _rank(one[1].type) > _rank(two[1].type):

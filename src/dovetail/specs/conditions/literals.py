@@ -25,7 +25,9 @@ _TIMESTAMP = re.compile(
 _UNIT = r"(week|day|hour|minute|second|millisecond|microsecond)s?"
 _PART = re.compile(rf"([+-]?\d+)\s*{_UNIT}\b", re.IGNORECASE)
 _PARTS = rf"(?:[+-]?\d+\s*{_UNIT}\b\s*)+"
-_INTERVAL = re.compile(rf"(-?)\s*interval\s*(?:({_PARTS})|(['\"])\s*({_PARTS})\3)", re.IGNORECASE)
+_INTERVAL = re.compile(
+    rf"(?P<sign>-?)\s*interval\s*(?P<quote>['\"]?)\s*(?P<parts>{_PARTS})(?P=quote)", re.IGNORECASE
+)
 _QUOTED_NUMBER = re.compile(r"(interval\s*)['\"]\s*([+-]?\d+)\s*['\"]", re.IGNORECASE)
 _WHOLE = {"l": pa.int64(), "s": pa.int16(), "y": pa.int8()}
 _CONSTANTS = {"true": True, "false": False, "null": None}
@@ -88,10 +90,10 @@ def _time(text: str) -> Literal | None:
     found = _INTERVAL.fullmatch(text)
     if not found:
         return None
-    parts = _PART.findall(found[2] or found[5])
+    parts = _PART.findall(found["parts"])
     span = sum((int(n) * dt.timedelta(**{f"{unit.lower()}s": 1}) for n, unit in parts),
                dt.timedelta(0))  # fmt: skip
     if abs(span) // dt.timedelta(microseconds=1) >= 1 << (_INT64_BITS - 1):
         return None
     whole_days = all(unit.lower() in ("day", "week") for _, unit in parts)
-    return Literal(-span if found[1] else span, INTERVAL, whole_days)
+    return Literal(-span if found["sign"] else span, INTERVAL, whole_days)

@@ -8,7 +8,7 @@ front of the list; `is null` and `negate` have one argument. BETWEEN is two comp
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -53,6 +53,14 @@ class Call:
 
 
 Tree = Column | Literal | Call
+
+
+def joined(operator: str, trees: Sequence[Tree]) -> Tree:
+    """Trees with `and` or `or` between them, in their order and with little nesting."""
+    if len(trees) == 1:
+        return trees[0]
+    middle = len(trees) // 2
+    return Call(operator, (joined(operator, trees[:middle]), joined(operator, trees[middle:])))
 
 
 def columns_of(tree: Tree) -> Iterator[Column]:

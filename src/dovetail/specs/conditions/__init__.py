@@ -18,6 +18,10 @@ Types are checked twice: those of plain columns here, and all others by `Conditi
 Spark has said of which type the computed columns are.
 """
 
+import pyarrow as pa
+
+from dovetail.errors import ArgumentError
+from dovetail.kernel.protocol import SIDE_NAMES
 from dovetail.specs.conditions.condition import (
     COMPUTED,
     Computed,
@@ -26,10 +30,31 @@ from dovetail.specs.conditions.condition import (
     Equality,
     Range,
 )
-from dovetail.specs.conditions.taking_apart import parse_condition
 from dovetail.specs.conditions.zones import has_fixed_offset
 
 __all__ = [
     "COMPUTED", "Computed", "Condition", "Distance", "Equality", "Range", "has_fixed_offset",
     "parse_condition",
 ]  # fmt: skip
+
+
+def parse_condition(
+    text: str,
+    left: pa.Schema,
+    right: pa.Schema,
+    *,
+    sides: tuple[str, str] = SIDE_NAMES,
+    fixed_zone: bool = False,
+) -> Condition:
+    """Take a condition apart; an `ArgumentError` says what in it cannot be done, and what can.
+
+    sides: what the inputs are called in front of a column's name; fixed_zone: whether clocks are
+    never changed in the session's time zone (`has_fixed_offset`). If they are, distances of whole
+    days between times with a zone are left to Spark.
+    """
+    # a worker unpickles conditions and reads none, so it does not wait for sqlglot
+    from dovetail.specs.conditions.taking_apart import taken_apart
+
+    if not isinstance(text, str):
+        raise ArgumentError(f"where={text!r} is not a text; write a condition in Spark SQL")
+    return taken_apart(text, (left, right), sides, fixed_zone)

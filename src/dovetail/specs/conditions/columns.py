@@ -2,14 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pyarrow as pa
 from sqlglot import exp
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # it has no __all__
 
 from dovetail.errors import ArgumentError, UnknownColumnError
 from dovetail.kernel.predicates import Column
 from dovetail.kernel.protocol import SIDES
-from dovetail.specs.conditions.parsing import Span, bare, inseparable, parsed, shown, span_of
+from dovetail.specs.conditions.parsing import (
+    Span,
+    bare,
+    inseparable,
+    parsed,
+    shown,
+    span_of,
+    tokens_of,
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,11 @@ class Names:
 
     def resolve(self, root: exp.Expr) -> None:
         """Look up all names in a tree."""
+        starts = set()
         for node in root.find_all(exp.Column):
             self._found[id(node)] = self._resolved(node)
+            starts.add(_start(node.parts[0]))
+        self._check_all_found(starts)
 
     def sides_of(self, node: exp.Expr) -> set[int]:
         """The sides that a part of the tree reads."""
@@ -95,6 +108,21 @@ class Names:
         column = self._unqualified(names[0])
         self._check_fields(column, names[1:])
         return Found(column, None, len(names) > 1)
+
+    def _check_all_found(self, starts: set[int]) -> None:
+        """Refuse a text in which sqlglot has taken a column for something else."""
+        sides = [side.lower() for side in self.sides]
+        before: TokenType | None = None
+        tokens = tokens_of(self.text)
+        for token, after in pairwise(tokens):
+            qualifies = token.text.lower() in sides and after.token_type == TokenType.DOT
+            is_text = token.token_type in (TokenType.STRING, TokenType.RAW_STRING)
+            if qualifies and not is_text and before != TokenType.DOT and token.start not in starts:
+                raise ArgumentError(
+                    f"where=: {self.text[token.start :]!r} is not "
+                    "understood where it stands; make what it is in a column of its input"
+                )
+            before = token.token_type
 
     def _unqualified(self, name: str) -> Column:
         found = [column for side in SIDES if (column := self._column(side, name))]

@@ -113,6 +113,19 @@ def span_of(node: exp.Expr) -> Span:
     raise inseparable(node)
 
 
+def operands_of(node: exp.Expr, kind: type[exp.Expr]) -> list[exp.Expr]:
+    """What AND (or OR) joins, without brackets, from left to right; a single one if it is none."""
+    found = []
+    open_ = [node]
+    while open_:
+        node = bare(open_.pop())
+        if isinstance(node, kind):
+            open_ += [node.expression, node.this]
+        else:
+            found.append(node)
+    return found
+
+
 def inseparable(node: exp.Expr) -> ArgumentError:
     return ArgumentError(
         f"where=: {node.sql('spark')} cannot be told apart from what is around it; put brackets "

@@ -12,11 +12,12 @@ from sqlglot import exp
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.predicates import Call, Column, Literal, Tree
+from dovetail.kernel.predicates.tree import joined
 from dovetail.kernel.protocol import LEFT
 from dovetail.specs.conditions.columns import Names
 from dovetail.specs.conditions.condition import COMPUTED, Computed
 from dovetail.specs.conditions.literals import literal
-from dovetail.specs.conditions.parsing import bare, canonical, is_bracketed
+from dovetail.specs.conditions.parsing import bare, canonical, is_bracketed, operands_of
 
 #: Of both sides, by the classes of sqlglot.
 COMPARISONS: dict[type[exp.Expr], str] = {
@@ -149,9 +150,10 @@ class Parts:
     # -- calls of both sides ------------------------------------------------------------------
 
     def _binary(self, node: exp.Expr, operator: str) -> Tree:
+        if operator in ("and", "or"):
+            return joined(operator, [self.tree(part) for part in operands_of(node, type(node))])
         one, two = node.this, node.expression
-        if isinstance(node, exp.Binary) and operator not in ("and", "or"):
-            self.check_grouping(node, one, two)
+        self.check_grouping(node, one, two)
         if operator == "-" and not self.fixed_zone and self.moment(one) and self.moment(two):
             return Call("-", (self.on_the_clock(one), self.on_the_clock(two)))
         return Call(operator, (self.tree(one), self.tree(two)))

@@ -10,35 +10,30 @@ from sqlglot import exp
 
 from dovetail.errors import ArgumentError
 from dovetail.kernel.predicates import Call, Column, Tree, text_of
-from dovetail.kernel.predicates.tree import qualified
+from dovetail.kernel.predicates.tree import joined, qualified
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES
 from dovetail.specs.conditions.columns import Names
 from dovetail.specs.conditions.condition import Condition, Equality, Range
 from dovetail.specs.conditions.distances import MIRRORED, Fact, facts
-from dovetail.specs.conditions.parsing import bare, canonical, parsed
+from dovetail.specs.conditions.parsing import canonical, operands_of, parsed
 from dovetail.specs.conditions.parts import COMPARISONS, Parts
 
+_SHOWN = 60  # characters of a text that is too long for a message
 
-def parse_condition(
-    text: str,
-    left: pa.Schema,
-    right: pa.Schema,
-    *,
-    sides: tuple[str, str] = SIDE_NAMES,
-    fixed_zone: bool = False,
+
+def taken_apart(
+    text: str, schemas: tuple[pa.Schema, pa.Schema], sides: tuple[str, str], fixed_zone: bool
 ) -> Condition:
-    """Take a condition apart; an `ArgumentError` says what in it cannot be done, and what can.
-
-    sides: what the inputs are called in front of a column's name; fixed_zone: whether clocks are
-    never changed in the session's time zone (`has_fixed_offset`). If they are, distances of whole
-    days between times with a zone are left to Spark.
-    """
-    if not isinstance(text, str):
-        raise ArgumentError(f"where={text!r} is not a text; write a condition in Spark SQL")
-    root = parsed(text)
-    names = Names(text, (left, right), sides)
-    names.resolve(root)
-    return _Sorter(Parts(names, fixed_zone)).condition(root)
+    """The parts of a condition; see `parse_condition`."""
+    try:
+        root = parsed(text)
+        names = Names(text, schemas, sides)
+        names.resolve(root)
+        return _Sorter(Parts(names, fixed_zone)).condition(root)
+    except RecursionError:
+        raise ArgumentError(
+            f"where={text[:_SHOWN]!r}... is nested too deeply; make parts of it columns"
+        ) from None
 
 
 @dataclass
@@ -52,17 +47,14 @@ class _Sorter:
     rest: list[Tree] = field(default_factory=list)
 
     def condition(self, root: exp.Expr) -> Condition:
-        for conjunct in _conjuncts(root):
+        for conjunct in operands_of(root, exp.And):
             self._place(conjunct)
-        residual: Tree | None = None
-        for tree in self.rest:
-            residual = tree if residual is None else Call("and", (residual, tree))
         condition = Condition(
             equalities=tuple(dict.fromkeys(self.equalities)),
             ranges=tuple(_merged(self.facts)),
             left_only=tuple(self.one_sided[LEFT]),
             right_only=tuple(self.one_sided[RIGHT]),
-            residual=residual,
+            residual=joined("and", self.rest) if self.rest else None,
             computed=tuple(self.parts.computed),
             canonical="",
         )
@@ -115,15 +107,6 @@ class _Sorter:
 
     def _tree(self, operator: str, one: exp.Expr, two: exp.Expr) -> Tree:
         return Call(operator, (self.parts.tree(one), self.parts.tree(two)))
-
-
-def _conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    node = bare(node)
-    if isinstance(node, exp.And):
-        yield from _conjuncts(node.left)
-        yield from _conjuncts(node.right)
-    else:
-        yield node
 
 
 def _merged(found: list[Fact]) -> Iterator[Range]:

@@ -2,6 +2,8 @@
 
 import datetime as dt
 import pickle
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -386,3 +388,51 @@ def test_checked_when_there_is_a_residual_then_evaluates_it() -> None:
     left = pa.RecordBatch.from_pylist([{"a": 1}, {"a": 1}, {"flag": True}], LEFT)
     right = pa.RecordBatch.from_pylist([{"b": 1}, {"b": 2}, {}], RIGHT)
     assert predicate.mask(left, right).tolist() == [True, False, True]
+
+
+def test_conditions_when_only_unpickled_then_sqlglot_is_not_loaded() -> None:
+    code = "import sys, dovetail.specs.conditions; assert 'sqlglot' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_ranges_when_decimals_have_many_digits_then_constants_keep_them() -> None:
+    many = "1" * 36
+    (found,) = apart(f"a - b <= {many} AND -(a - b) < {many}.5").ranges
+    assert (found.upper, found.lower) == (Decimal(many), Decimal(f"-{many}.5"))
+
+
+def test_condition_when_it_has_thousands_of_alternatives_then_is_evaluated() -> None:
+    for operator in ("OR", "AND"):
+        condition = apart(f" {operator} ".join(f"a + b <> {n}" for n in range(2_000)))
+        predicate = condition.checked(LEFT, RIGHT)
+        assert predicate is not None
+        left, right = (pa.RecordBatch.from_pylist([{"a": 1, "b": 1}], s) for s in (LEFT, RIGHT))
+        assert predicate.mask(left, right).tolist() == [operator == "OR"]
+
+
+def test_condition_when_it_is_nested_too_deeply_then_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="nested too deeply"):
+        apart("(" * 3_000 + "a = b" + ")" * 3_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "sides"),
+    [
+        ("timestampadd(DAY, left.a, right.opened) IS NULL", 2),
+        ("named_struct('k', left.a).k = 1", 1),
+        ("extract(HOUR FROM left.at) = 1", 1),
+    ],
+)
+def test_names_when_functions_take_words_then_columns_are_still_found(
+    text: str, sides: int
+) -> None:
+    if sides == 1:
+        assert apart(text).left_only
+    else:
+        with pytest.raises(ArgumentError, match="reads columns of both sides"):
+            apart(text)
+
+
+def test_names_when_sqlglot_takes_a_column_for_a_word_then_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="not understood where it stands"):
+        apart("date_trunc(left.Name, left.at) = 1")

@@ -1,11 +1,13 @@
 """Data and oracles for the recovery tests, none of which share a Spark session with each other."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -200,3 +202,17 @@ class Tools:
 @pytest.fixture(scope="session")
 def tools() -> type[Tools]:
     return Tools
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def protocol(tools: Any) -> ModuleType:
+    return load(tools.folder / "protocol.py")

@@ -4,7 +4,6 @@
 raises `Killed` leaves everything behind, as a killed process would.
 """
 
-import importlib.util
 import pickle
 import shutil
 import subprocess
@@ -57,20 +56,6 @@ class Killed(BaseException):
 
 class Failed(Exception):
     """The task failed, and had a chance to tidy up."""
-
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def protocol(tools: Any) -> ModuleType:
-    return load(tools.folder / "protocol.py")
 
 
 @pytest.fixture

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 def join(
     left: "DataFrame",
     right: "DataFrame",
-    on: On,
+    on: On | None = None,
     *,
+    where: str | None = None,
     within: Within = None,
     how: JoinHow = "inner",
     memory: str | int | None = None,
@@ -66,7 +67,12 @@ def join(
 
     on: a column name, a list of names, or pairs `("left_column", "right_column")`. A name used on
         both sides appears once in the output. Numbers of two types are compared as Spark compares
-        them, a long with a double as doubles; what is in the output keeps its type.
+        them, a long with a double as doubles; what is in the output keeps its type. May be left
+        out if `where` has an equality of both sides, or a range with both bounds.
+    where: a condition in Spark SQL over the columns of both sides; one that both have is
+        `left.x` or `right.x`. Equalities become keys, Spark filters each input by what reads it
+        alone, and the rest is asked of every pair whose keys match: `"left.day = right.day AND
+        clicked_at BETWEEN shown_at AND shown_at + INTERVAL 1 HOUR"`.
     within: a band join, `|left - right| <= within`, on one numeric, date or timestamp key. For
         dates and timestamps `"5 minutes"` or a timedelta; a bare number is for numbers only. Both
         keys are in the output; of one name `k`, as `left_k` and `right_k`.
@@ -89,7 +95,7 @@ def join(
     """
     from dovetail.spark.jobs.plans import JoinPlan
 
-    options = JoinOptions(on, how, memory, state, algorithm, partitions, slice_ms, within)
+    options = JoinOptions(on, how, memory, state, algorithm, partitions, slice_ms, within, where)
     return JoinPlan.of(left, right, options, name)
 
 

@@ -31,6 +31,7 @@ class PlannedJoin(Planned):
     """A join as it would run, and how its settings came about."""
 
     spec: TwoWaySpec
+    where: Sequence[str] = ()  #: what becomes of `where=`, in words
     samples: tuple[pa.Table, pa.Table] | None = None
     expected: Expected | None = None  #: by a sample of the keys
     why_not_expected: str = "no sample of the inputs was taken"
@@ -42,18 +43,26 @@ def explain_join(plan: PlannedJoin) -> Explanation:
     widths = [row_width(*pair) for pair in zip(plan.spec.schemas, samples, strict=True)]
     sections = [
         ("join", _inputs(plan, widths)),
+        *([("where", list(plan.where))] if plan.where else []),
         ("keys", keys_of(plan.spec.codec)),
         ("algorithm", _algorithm(plan)),
         ("partitions", _partitions(plan)),
         ("memory", _memory(plan, widths)),
         ("when memory is full", _spilling(plan)),
         ("when the inputs end or fall silent", _ending(plan)),
-        ("expected, by a sample", expected_lines(plan.expected, plan.why_not_expected)),
+        ("expected, by a sample", _expected(plan)),
         ("state", plan.state_lines()),
         ("output", [columns_of(plan.spec.layout.schema)]),
     ]
     found = () if plan.expected is None else (plan.expected,)
     return plan.explained(sections, _algorithm(plan), found)
+
+
+def _expected(plan: PlannedJoin) -> list[str]:
+    lines = expected_lines(plan.expected, plan.why_not_expected)
+    if plan.expected is not None and plan.spec.residual is not None:
+        lines.append("results are pairs whose keys match; where= lets only some of them through")
+    return lines
 
 
 def _inputs(plan: PlannedJoin, widths: list[RowWidth]) -> list[str]:

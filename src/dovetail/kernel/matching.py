@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dovetail.kernel.keys import KeyCodec
+from dovetail.kernel.predicates import Predicate
 from dovetail.kernel.probing import Rows, Span
 from dovetail.kernel.protocol import LEFT, RIGHT
 from dovetail.kernel.runs import Run
@@ -28,13 +29,15 @@ _MOST_PAIRS = 1 << 17  # in one output batch
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """The output columns: all of the left side's, then these of the right side's."""
+    """The output columns: the left side's, all or the first so many, then these of the right's."""
 
     schema: pa.Schema
     right_columns: tuple[int, ...]
+    left_columns: int | None = None
 
     def assemble(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [*left.columns, *(right.column(index) for index in self.right_columns)]
+        columns = left.columns[: self.left_columns]
+        columns += [right.column(index) for index in self.right_columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
@@ -43,12 +46,13 @@ class Emitter:
 
     def __init__(
         self, codec: KeyCodec, keys: tuple[Sequence[int], Sequence[int]], layout: OutputLayout,
-        batch_bytes: int,
+        batch_bytes: int, residual: Predicate | None = None,
     ) -> None:  # fmt: skip
         self._codec = codec
         self._keys = keys
         self._layout = layout
         self._batch_bytes = batch_bytes
+        self._residual = residual  # what pairs whose keys match have to satisfy besides
         self._probing: tuple[Run, int] | None = None  # whose pairs are still open, and its side
         self._open: list[tuple[Rows, pa.RecordBatch]] = []  # its rows, and what they join with
         self._done: list[pa.RecordBatch] = []
@@ -123,14 +127,24 @@ class Emitter:
             self._done.append(batch)
 
     def _assemble(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The results; candidates whose keys differ after all are left out."""
+        """The results; candidates are left out whose keys differ after all, or by the residual."""
+        pairs = left, right
         mask = self._codec.verify(
             [left.column(index) for index in self._keys[LEFT]],
             [right.column(index) for index in self._keys[RIGHT]],
         )
-        if mask is not None and not mask.all():
-            if not mask.any():
-                return None
-            chosen = pa.array(np.flatnonzero(mask))
-            left, right = left.take(chosen), right.take(chosen)
-        return self._layout.assemble(left, right)
+        if mask is not None:
+            pairs = _chosen(pairs, mask)
+        if self._residual is not None and pairs[LEFT].num_rows:
+            pairs = _chosen(pairs, self._residual.mask(*pairs))
+        return self._layout.assemble(*pairs) if pairs[LEFT].num_rows else None
+
+
+def _chosen(
+    pairs: tuple[pa.RecordBatch, pa.RecordBatch], mask: NDArray[np.bool_]
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    if mask.all():
+        return pairs
+    chosen = pa.array(np.flatnonzero(mask))
+    left, right = pairs
+    return left.take(chosen), right.take(chosen)

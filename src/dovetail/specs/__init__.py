@@ -2,14 +2,15 @@
 
 Every complaint about arguments is made here, before anything is planned or written. A spec is a
 value: it reads nothing, and runs nothing. `job` is what any of them has, `join`, `join_all` and
-`enrich` are the calls, and `arguments` has the checks that they share. Column names follow Spark's
-default: letter case does not tell two columns apart.
+`enrich` are the calls, `conditions` takes `where=` apart, `matching` says how rows find each other,
+and `arguments` has the checks that calls share. Column names follow Spark's default: letter case
+does not tell two columns apart.
 """
 
 from dovetail.specs.arguments import UNBOUNDED, On, checked_span, state_path
 from dovetail.specs.enrich import EnrichOptions, EnrichSpec, enrich_spec
 from dovetail.specs.job import JobSpec
-from dovetail.specs.join import JoinOptions, JoinSpec, Within, join_spec
+from dovetail.specs.join import JoinOptions, JoinSpec, join_spec
 from dovetail.specs.join_all import (
     JoinAllOptions,
     JoinAllSpec,
@@ -18,6 +19,7 @@ from dovetail.specs.join_all import (
     check_names,
     join_all_spec,
 )
+from dovetail.specs.matching import Within
 from dovetail.specs.names import (
     EnrichAlgorithm,
     EnrichHow,

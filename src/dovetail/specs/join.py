@@ -1,9 +1,7 @@
 """The arguments of `dovetail.join`, and the spec of two streams that they lead to."""
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -23,11 +21,11 @@ from dovetail.specs.arguments import (
     key_names,
     state_path,
 )
+from dovetail.specs.conditions import Condition
 from dovetail.specs.job import JobOptions, JobSpec, describe
+from dovetail.specs.matching import Within, matching_of
 from dovetail.twoway import TwoWaySpec, checked_algorithm
 from dovetail.twoway.base import MIN_BUDGET_BYTES
-
-Within = int | float | Decimal | dt.timedelta | str | None
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class JoinSpec(JobSpec):
     """A checked two-way join, as it was asked for."""
 
     twoway: TwoWaySpec
+    where: str | None = None  #: the condition, the same for all spellings of it
 
     @property
     def inputs(self) -> tuple[pa.Schema, ...]:
@@ -61,6 +60,7 @@ class JoinSpec(JobSpec):
             "right": describe(self.twoway.right),
             # once, one key was dropped: results of such a join must not be taken for these
             **({"output": self.output.names} if self._band_of_one_name else {}),
+            **({} if self.where is None else {"where": self.where}),
         }
 
     @property
@@ -72,8 +72,9 @@ class JoinSpec(JobSpec):
 class JoinOptions(JobOptions):
     """The arguments of `dovetail.join` besides the two inputs, as the caller gave them."""
 
-    on: On
+    on: On | None
     within: Within = None
+    where: str | None = None
 
 
 def join_spec(
@@ -82,15 +83,28 @@ def join_spec(
     options: JoinOptions,
     default_partitions: int,
     default_memory: int | None = None,
+    condition: Condition | None = None,
+    *,
+    fixed_zone: bool = False,
 ) -> JoinSpec:
-    """Check a join's arguments against the schemas of its inputs."""
+    """Check a join's arguments against the schemas of its inputs.
+
+    condition: what `where=` says; the schemas have its computed columns, behind all others.
+    fixed_zone: see `parse_condition`.
+    """
     check_how(options.how, "join", ("inner",))
-    left_keys, right_keys = key_names(left, right, options.on)
+    matching = matching_of(options.on, options.within, condition)
+    left_keys, right_keys = key_names(left, right, matching.on)
     check_clashes(left, right, left_keys, right_keys)
-    within = _within(options.within, compared_types(left, right, left_keys, right_keys))
+    within = _within(matching.within, compared_types(left, right, left_keys, right_keys))
     algorithm = checked_algorithm(options.algorithm, within)
     partitions = checked_partitions(options.partitions, default_partitions)
-    twoway = TwoWaySpec(left, right, left_keys, right_keys, within)
+    residual = None
+    if condition is not None:
+        rest = condition.with_residual(matching.rest(right))
+        residual = rest.checked(left, right, fixed_zone=fixed_zone)
+    hidden = (0, 0) if condition is None else condition.hidden
+    twoway = TwoWaySpec(left, right, left_keys, right_keys, within, residual, hidden)
     check_output(twoway.layout.schema)
     KeyCodec(twoway.codec.types)  # refuses key types that cannot be joined on
     return JoinSpec(
@@ -100,6 +114,7 @@ def join_spec(
         partitions=partitions,
         state=None if options.state is None else state_path(options.state),
         slice_ms=checked_whole(options.slice_ms, "slice_ms"),
+        where=None if condition is None else condition.canonical,
     )
 
 

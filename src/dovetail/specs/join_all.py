@@ -26,7 +26,7 @@ from dovetail.specs.arguments import (
     state_path,
 )
 from dovetail.specs.job import JobOptions, JobSpec, describe
-from dovetail.specs.join import Within
+from dovetail.specs.matching import Within
 
 OnAll = str | tuple[Any, ...] | Sequence[str | tuple[Any, ...]]
 

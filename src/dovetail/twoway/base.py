@@ -24,6 +24,7 @@ from dovetail.kernel.keys import Codes, KeyCodec
 from dovetail.kernel.keytypes import compared_types
 from dovetail.kernel.matching import Emitter, OutputLayout
 from dovetail.kernel.memory import MemorySplit, require_share
+from dovetail.kernel.predicates import Predicate
 from dovetail.kernel.probing import Span
 from dovetail.kernel.protocol import LEFT, RIGHT, SIDE_NAMES, SIDES, Context, Snapshot
 from dovetail.kernel.runs import INDEX_BYTES_PER_ROW, Run, SortedRuns, sort_run
@@ -44,6 +45,9 @@ class TwoWaySpec:
     left_keys: tuple[str, ...]
     right_keys: tuple[str, ...]
     within: int | float | None = None  #: band width in units of the key's code
+    residual: Predicate | None = None  #: what pairs whose keys match have to satisfy besides
+    #: how many columns at each side's end are there for keys and residual only
+    hidden: tuple[int, int] = (0, 0)
 
     @cached_property
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
@@ -72,16 +76,19 @@ class TwoWaySpec:
 
         The two of a band are two values: both are there, named for their sides.
         """
+        left, right = (
+            list(schema)[: len(schema) - hidden]
+            for schema, hidden in zip(self.schemas, self.hidden, strict=True)
+        )
         if self.within is not None:
             fields = [
                 field.with_name(f"{side}_{field.name}") if field.name in self.shared else field
-                for side, schema in zip(SIDE_NAMES, self.schemas, strict=True)
-                for field in schema
+                for side, shown in zip(SIDE_NAMES, (left, right), strict=True)
+                for field in shown
             ]
-            return OutputLayout(pa.schema(fields), tuple(range(len(self.right))))
-        right = tuple(i for i, name in enumerate(self.right.names) if name not in self.shared)
-        fields = [*self.left, *(self.right.field(index) for index in right)]
-        return OutputLayout(pa.schema(fields), right)
+            return OutputLayout(pa.schema(fields), tuple(range(len(right))), len(left))
+        own = tuple(n for n, field in enumerate(right) if field.name not in self.shared)
+        return OutputLayout(pa.schema([*left, *(right[n] for n in own)]), own, len(left))
 
 
 def _wide_needs(widest: Sequence[int]) -> int:
@@ -106,7 +113,7 @@ class TwoWayJoin(SpillingShell):
         super().__init__(context, len(SIDES))
         self.spec = spec
         self._emitter = self.emitter_kind(
-            spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8
+            spec.codec, spec.key_columns, spec.layout, self.working_bytes // 8, spec.residual
         )
         self._build(snapshot)
         if snapshot is not None:

@@ -48,8 +48,9 @@ def read_options(top: Section, kind: str, checkpoint: str | None) -> dict[str, A
                 section.refuse(key, f'makes no sense with mode = "batch": {why}')
     if "shed_to" in section and "shed" not in section:
         section.refuse("shed_to", "needs shed: without it no row is left out")
+    needed = () if "where" in section else _NEEDED
     options = {
-        key: read(section, key) for key, read in readers.items() if key in section or key in _NEEDED
+        key: read(section, key) for key, read in readers.items() if key in section or key in needed
     }
     if checkpoint is not None:  # as the call itself would have it
         options.setdefault("state", f"{checkpoint}/dovetail/{kind}")
@@ -128,6 +129,7 @@ _SHARED: dict[str, Reader] = {
 _READERS: dict[str, dict[str, Reader]] = {
     "join": {
         "on": partial(_conditions, kind=_KEYS, longest=2),
+        "where": lambda section, key: section.needed_text(key, '"left.day = right.day"'),
         "within": _within,
         **_SHARED,
         "algorithm": partial(Section.choice, allowed=("auto", *ALGORITHMS)),

@@ -32,13 +32,15 @@ from dovetail.kernel.predicates.tree import (
     Column,
     Literal,
     Tree,
+    calculates,
     columns_of,
     qualified,
     text_of,
 )
 
 __all__ = [
-    "OPERATORS", "Call", "Column", "Literal", "Predicate", "Tree", "bind", "columns_of", "text_of",
+    "OPERATORS", "Call", "Column", "Literal", "Predicate", "Tree", "bind", "calculates",
+    "columns_of", "text_of",
 ]  # fmt: skip
 
 

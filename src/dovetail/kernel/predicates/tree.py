@@ -72,6 +72,14 @@ def columns_of(tree: Tree) -> Iterator[Column]:
             yield from columns_of(argument)
 
 
+def calculates(tree: Tree) -> bool:
+    """Whether a tree has arithmetic, which may overflow."""
+    if not isinstance(tree, Call):
+        return False
+    own = tree.operator in (*ARITHMETIC, "abs", "negate")
+    return own or any(map(calculates, tree.arguments))
+
+
 def qualified(column: Column) -> str:
     """A column as SQL names it: `left.amount`."""
     name = column.name if column.name.isidentifier() else f"`{column.name.replace('`', '``')}`"

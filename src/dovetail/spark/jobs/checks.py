@@ -132,7 +132,7 @@ def settled(frame: DataFrame, options: Given, name: str) -> tuple[Given, int, in
     return options, parallelism, default_memory(session.sparkContext).nbytes
 
 
-def check_collations(side: str, schema: StructType, keys: tuple[str, ...]) -> None:
+def check_collations(side: str, schema: StructType, keys: Sequence[str]) -> None:
     for name in keys:
         type_ = schema[name].dataType
         if isinstance(type_, StringType) and type_.collation != "UTF8_BINARY":

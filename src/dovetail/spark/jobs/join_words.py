@@ -17,6 +17,8 @@ from dovetail.spark.jobs.checks import check_history, planned_facts
 from dovetail.spark.jobs.sampling import sample_keys
 from dovetail.spark.jobs.sizes import files_in_a_batch, storage_near
 from dovetail.specs import JoinOptions, JoinSpec
+from dovetail.specs.conditions import Condition
+from dovetail.specs.matching import words_of
 
 Pair = tuple[DataFrame, DataFrame]
 
@@ -31,6 +33,7 @@ def explained_join(
     history: Pair | None,
     samples: tuple[pa.Table, pa.Table] | None,
     sample_rows: int,
+    condition: Condition | None = None,
 ) -> Explanation:
     """Say what a join will do; `note` is what there is to say of its state directory."""
     left, right = inputs
@@ -42,6 +45,7 @@ def explained_join(
         samples = one, two
     plan = PlannedJoin(
         spec=spec.twoway,
+        where=() if condition is None else words_of(condition, spec.twoway.residual),
         **planned_facts(spec, options, left, note),
         samples=samples,
     )

@@ -18,7 +18,7 @@ from dovetail.costs.explanation import Explanation
 from dovetail.errors import StateError
 from dovetail.kernel.protocol import SIDE_NAMES
 from dovetail.spark.jobs.checks import check_state, without_deferring
-from dovetail.spark.jobs.join import JoinJob, resolve_join
+from dovetail.spark.jobs.join import JoinJob, narrowed, resolve_join
 from dovetail.spark.jobs.join_all import (
     JoinAllJob,
     known_shares,
@@ -34,6 +34,7 @@ from dovetail.spark.state import IDENTITY
 from dovetail.spark.state.metrics import progress
 from dovetail.spark.watermarks import warn_of_watermarks
 from dovetail.specs import JobSpec, JoinAllOptions, JoinAllSpec, JoinOptions, JoinSpec, Known
+from dovetail.specs.conditions import Condition
 
 SAMPLED_ROWS = 20_000  #: of keys, unless something else is asked for
 
@@ -81,17 +82,17 @@ class JoinPlan(Plan):
     inputs: Pair
     options: JoinOptions
     spec: JoinSpec
+    condition: Condition | None = None  #: what `where=` says
 
     @classmethod
     def of(cls, left: DataFrame, right: DataFrame, options: JoinOptions, name: str) -> "JoinPlan":
         """Check every argument."""
-        spec = resolve_join(left, right, options, name)
-        inputs = (left, right)
+        inputs, spec, condition = resolve_join(left, right, options, name)
         warn_of_watermarks(
             dict(zip(SIDE_NAMES, inputs, strict=True)), defers=without_deferring(spec)
         )
         problem = problem_of(lambda: check_state(inputs, spec))
-        return cls(problem, inputs, options, spec)
+        return cls(problem, inputs, options, spec, condition)
 
     def dataframe(self) -> DataFrame:
         self._check()
@@ -117,9 +118,12 @@ class JoinPlan(Plan):
             nothing.
         """
         note = self._note(self.spec)
+        if history is not None and self.condition is not None:
+            history = narrowed(history, self.condition)
         return explained_join(
-            self.inputs, self.spec, self.options, note, history, samples, sample_rows
-        )
+            self.inputs, self.spec, self.options, note, history, samples, sample_rows,
+            self.condition,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """A condition taken apart: who evaluates what."""
 
 import datetime as dt
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any, cast
 
 import pyarrow as pa
 
-from dovetail.kernel.predicates import Call, Column, Predicate, Tree, bind
+from dovetail.kernel.predicates import Call, Column, Literal, Predicate, Tree, bind
 from dovetail.kernel.predicates.tree import qualified
 from dovetail.kernel.protocol import LEFT, RIGHT
 
@@ -55,6 +57,44 @@ class Range:
     upper_strict: bool = False
     rounded: bool = False
 
+    @property
+    def reach(self) -> Distance | None:
+        """How far apart the two columns may be either way; None if there is no such bound."""
+        if self.lower is None or self.upper is None:
+            return None
+        below: Any = abs(self.lower)
+        above: Any = abs(self.upper)
+        if not below or not above:  # a 0 has no type
+            return cast("Distance", above or below)
+        return cast("Distance", max(below, above))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether it says no more than how far apart the columns may be."""
+        if self.lower is None or self.upper is None or self.rounded:
+            return False
+        return -self.lower == self.upper and not (self.lower_strict or self.upper_strict)
+
+    def trees(self, right: pa.DataType) -> Iterator[Tree]:
+        """What it says, for a right column of this type; nothing if the residual says it."""
+        one, two = Column(LEFT, self.left), Column(RIGHT, self.right)
+        bounds = ((">", self.lower, self.lower_strict), ("<", self.upper, self.upper_strict))
+        for operator, bound, strict in () if self.rounded else bounds:
+            if bound is not None:
+                beyond = Call("+", (two, _literal(bound, right))) if bound else two
+                yield Call(operator if strict else f"{operator}=", (one, beyond))
+
+
+def _literal(bound: Distance, beside: pa.DataType) -> Literal:
+    """A bound of a type that loses no digit of what it is added to."""
+    if isinstance(bound, dt.timedelta):
+        return Literal(bound, pa.duration("us"), whole_days=pa.types.is_date(beside))
+    number = Decimal(bound)
+    exponent = number.as_tuple().exponent
+    scale = -exponent if isinstance(exponent, int) and exponent < 0 else 0
+    digits = max(len(number.as_tuple().digits), scale)
+    return Literal(number, pa.decimal128(digits, scale))
+
 
 @dataclass(frozen=True)
 class Condition:
@@ -74,6 +114,18 @@ class Condition:
 
     def computed_of(self, side: int) -> tuple[Computed, ...]:
         return tuple(column for column in self.computed if column.side == side)
+
+    @property
+    def hidden(self) -> tuple[int, int]:
+        """How many columns are added to each side."""
+        return len(self.computed_of(LEFT)), len(self.computed_of(RIGHT))
+
+    def with_residual(self, trees: Iterable[Tree]) -> "Condition":
+        """The same, with more that pairs are asked for in the end."""
+        residual = self.residual
+        for tree in trees:
+            residual = tree if residual is None else Call("and", (residual, tree))
+        return replace(self, residual=residual)
 
     def checked(
         self, left: pa.Schema, right: pa.Schema, *, fixed_zone: bool = False

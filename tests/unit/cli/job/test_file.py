@@ -345,7 +345,11 @@ def test_read_when_a_table_is_missing_then_names_it(table: str, folder: Path) ->
 MISTAKES = {
     "unknown table": ("[left]", "[lefty]\n[left]", "lefty is not known; did you mean 'left'?"),
     "unknown key": ('on = "id"', 'on = "id"\nmemmory = 1', "did you mean 'memory'?"),
-    "unknown key, its list": ('on = "id"', 'on = "id"\nxyz = 1', "Keys: on, within, memory, state"),
+    "unknown key, its list": (
+        'on = "id"',
+        'on = "id"\nxyz = 1',
+        "Keys: on, where, within, memory, state",
+    ),
     "unknown mode": ("[left]", 'mode = "steam"\n[left]', "did you mean 'stream'? Allowed: stream"),
     "no format": ('format = "csv"', "", "right.format is missing; write for example"),
     "no path": ('path = "orders"', "", "left.path is missing; a parquet source"),

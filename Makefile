@@ -2,7 +2,8 @@
 # Choose another interpreter with: make setup PYTHON=python3.12
 
 PYTHON ?= python3
-JOBS ?= 2
+# Three processes on two cores: tests of sites and of Spark wait for processes that they start.
+JOBS ?= 3
 # The interpreter that the lock is resolved on: the oldest supported one (see `lock`).
 LOCK_PYTHON ?= python3.11
 
@@ -11,8 +12,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# These start a JVM for each process, so no more than two run side by side, and apart from the rest.
+# These start a JVM for each process, so they run apart from the rest.
 JVM := spark or recovery
+# Where they are: to look for tests in all folders takes each run a while.
+QUICK := tests/unit tests/property tests/sites
+SLOW := tests/spark tests/recovery tests/memory tests/sites
 # These need much memory, or fill the machine with processes: apart from the rest, too.
 ALONE := cluster or memory
 
@@ -61,9 +65,9 @@ test-full: setup lint ## The same with all cases: more than an hour
 
 # Three runs, as what starts a JVM or fills the machine does not go well beside the rest.
 tests: setup
-	$(PYTEST) tests -n $(JOBS) --dist worksteal -m "not ($(JVM) or $(ALONE))"
-	$(PYTEST) tests -n 2 --dist loadfile --no-loadscope-reorder -m "($(JVM)) and not ($(ALONE))"
-	$(PYTEST) tests -n 2 --dist worksteal -m "$(ALONE)"
+	$(PYTEST) $(QUICK) -n $(JOBS) --dist worksteal -m "not ($(JVM) or $(ALONE))"
+	$(PYTEST) $(SLOW) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "($(JVM)) and not ($(ALONE))"
+	$(PYTEST) $(SLOW) -n 2 --dist worksteal -m "$(ALONE)"
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check

@@ -62,6 +62,7 @@ def test_demo_when_a_stream_is_enriched_then_both_results_are_checked(tmp_path: 
     assert f"checked against Spark's batch anti join: {unknown:,} rows, identical" in said
 
 
+@pytest.mark.full
 def test_example_when_a_warehouse_is_loaded_then_checks_itself() -> None:
     output = run(REPOSITORY / "examples" / "warehouse_load.py")
     assert "orders loaded, 322 of unknown customers held back" in output

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.depth import only_full
+
 pytestmark = pytest.mark.spark
 
 
@@ -16,7 +18,7 @@ def quiet_for(query: Any, seconds: float) -> int:
     return query.lastProgress["batchId"] - before
 
 
-@pytest.mark.parametrize("trigger", [{}, {"processingTime": "200 milliseconds"}])
+@pytest.mark.parametrize("trigger", [{}, *only_full({"processingTime": "200 milliseconds"})])
 def test_stream_when_silent_then_works_off_what_is_pending_and_comes_to_rest(
     bench: Any, trigger: dict[str, str]
 ) -> None:

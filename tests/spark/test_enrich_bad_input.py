@@ -328,6 +328,7 @@ dovetail.enrich(table.limit(0), sys.argv[1], on="k", columns=[], state=sys.argv[
 """
 
 
+@pytest.mark.full
 def test_staging_when_killed_before_the_end_then_starts_over(bench: Any) -> None:
     bench.keyed("stream", np.arange(200), files=1)
     bench.keyed("table", np.arange(100, 300), files=2)

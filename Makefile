@@ -58,7 +58,7 @@ demo: setup ## Join orders and payments on local Spark, live, beside Spark's own
 check: setup lint ## Lint, types and unit tests: two minutes
 	$(PYTEST) tests/unit -n $(JOBS) --dist worksteal
 
-test: setup lint tests ## Lint, types, and all that a change can break: twenty minutes
+test: setup lint tests ## Lint, types, and all that a change can break: sixteen minutes
 
 test-full: setup lint ## The same with all cases: more than an hour
 	TEST_DEPTH=full $(MAKE) tests SEED=$(if $(filter command,$(origin SEED)),$(SEED),$$(date +%s))

@@ -14,9 +14,9 @@ STAMP := $(VENV)/.installed
 
 # These start a JVM for each process, so they run apart from the rest.
 JVM := spark or recovery
-# Where they are: to look for tests in all folders takes each run a while.
-QUICK := tests/unit tests/property tests/sites
-SLOW := tests/spark tests/recovery tests/memory tests/sites
+# Where they are not: to look for tests in all folders takes each run a while.
+QUICK := tests --ignore=tests/spark --ignore=tests/recovery --ignore=tests/memory
+SLOW := tests --ignore=tests/unit --ignore=tests/property
 # These need much memory, or fill the machine with processes: apart from the rest, too.
 ALONE := cluster or memory
 
